@@ -1,0 +1,201 @@
+//! Time, as a component: the wall clock, a monotonic clock and sleep come from one [`Clock`] given to the builder.
+//!
+//! Nothing else in the library asks the system what time it is; `clippy.toml` keeps it so. That is what lets tests
+//! move time instead of waiting for it, and lets each simulated node have a clock of its own that is wrong in its own way.
+
+use async_trait::async_trait;
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use std::{
+    fmt::{self, Debug},
+    time::Duration,
+};
+
+/// A reading of a wall clock: microseconds since 1970-01-01 UTC. May be wrong and may jump.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    /// From milliseconds since 1970.
+    pub const fn from_millis(millis: i64) -> Self {
+        Self(millis.saturating_mul(1000))
+    }
+
+    /// From microseconds since 1970.
+    pub const fn from_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    /// Whole milliseconds since 1970, rounded down.
+    pub const fn as_millis(self) -> i64 {
+        self.0.div_euclid(1000)
+    }
+
+    /// Microseconds since 1970.
+    pub const fn as_micros(self) -> i64 {
+        self.0
+    }
+
+    /// This much later; saturates at the end of time.
+    #[must_use]
+    pub fn plus(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(micros(by)))
+    }
+
+    /// This much earlier; saturates at the beginning of time.
+    #[must_use]
+    pub fn minus(self, by: Duration) -> Self {
+        Self(self.0.saturating_sub(micros(by)))
+    }
+
+    /// How long after `earlier` this is; zero if it is not later.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+
+    /// How far apart the two are, whichever is later.
+    pub fn distance(self, other: Self) -> Duration {
+        Duration::from_micros(self.0.abs_diff(other.0))
+    }
+
+    /// The same instant for calendars; `None` outside the years that they cover.
+    pub fn to_datetime(self) -> Option<DateTime<Utc>> {
+        DateTime::from_timestamp_micros(self.0)
+    }
+}
+
+fn micros(by: Duration) -> i64 {
+    i64::try_from(by.as_micros()).unwrap_or(i64::MAX)
+}
+
+impl From<DateTime<Utc>> for Timestamp {
+    fn from(at: DateTime<Utc>) -> Self {
+        Self(at.timestamp_micros())
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.to_datetime() {
+            Some(at) => f.write_str(&at.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)),
+            None => write!(f, "{} ms since 1970", self.as_millis()),
+        }
+    }
+}
+
+impl Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A reading of a monotonic clock: time since an origin that means nothing outside the process. Never goes back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Moment(Duration);
+
+impl Moment {
+    /// So long after the clock's origin.
+    pub const fn from_origin(since: Duration) -> Self {
+        Self(since)
+    }
+
+    /// This much later; saturates.
+    #[must_use]
+    pub fn plus(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(by))
+    }
+
+    /// How long after `earlier` this is; zero if it is not later.
+    pub fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// Where time comes from.
+///
+/// # Contract
+/// `monotonic` never goes back and runs at the rate of real time; where the system has a clock that also counts the
+/// time for which the machine was suspended, it is that one. `wall` may jump in either direction. `sleep` returns no
+/// earlier than asked on the monotonic clock, and may be dropped at any time.
+#[async_trait]
+pub trait Clock: Debug + Send + Sync + 'static {
+    /// The wall clock, as this machine believes it.
+    fn wall(&self) -> Timestamp;
+
+    /// The monotonic clock.
+    fn monotonic(&self) -> Moment;
+
+    /// Returns after `duration` on the monotonic clock.
+    async fn sleep(&self, duration: Duration);
+}
+
+/// The machine's own clocks; the default.
+#[derive(Debug, Clone, Copy, Default)]
+#[non_exhaustive]
+pub struct SystemClock;
+
+impl SystemClock {
+    /// The machine's own clocks.
+    pub fn new() -> Self {
+        Self
+    }
+}
+
+#[async_trait]
+#[allow(clippy::disallowed_methods, reason = "this is the real clock that everything else is sent to")]
+impl Clock for SystemClock {
+    fn wall(&self) -> Timestamp {
+        Timestamp::from(DateTime::<Utc>::from(std::time::SystemTime::now()))
+    }
+
+    // Rust's Instant stops while a Linux machine is suspended: a holder would believe in its lease for as long as the
+    // lid was closed. BOOTTIME goes on counting.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn monotonic(&self) -> Moment {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Moment(Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0)))
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    fn monotonic(&self) -> Moment {
+        static ORIGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+        Moment(ORIGIN.get_or_init(std::time::Instant::now).elapsed())
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timestamp_prints_as_utc_with_milliseconds() {
+        assert_eq!(Timestamp::from_millis(1_767_225_600_123).to_string(), "2026-01-01T00:00:00.123Z");
+    }
+
+    #[test]
+    fn millis_round_down_also_before_1970() {
+        assert_eq!(Timestamp::from_micros(-1).as_millis(), -1);
+        assert_eq!(Timestamp::from_micros(1999).as_millis(), 1);
+    }
+
+    #[test]
+    fn arithmetic_saturates_instead_of_wrapping() {
+        let end = Timestamp::from_micros(i64::MAX);
+        assert_eq!(end.plus(Duration::MAX), end);
+        assert_eq!(end.since(Timestamp::from_micros(i64::MIN)), Duration::from_micros(i64::MAX as u64));
+        assert_eq!(Timestamp::from_millis(5).since(Timestamp::from_millis(9)), Duration::ZERO);
+        assert_eq!(Timestamp::from_millis(5).distance(Timestamp::from_millis(9)), Duration::from_millis(4));
+    }
+
+    #[test]
+    fn the_system_clock_does_not_go_back() {
+        let clock = SystemClock::new();
+        let readings: Vec<_> = (0..1000).map(|_| clock.monotonic()).collect();
+        assert!(readings.is_sorted());
+    }
+}

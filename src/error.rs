@@ -1,0 +1,105 @@
+//! The public error: few kinds, each saying what the caller must do next.
+
+use std::{error, fmt, sync::Arc};
+
+/// What the caller must do about an [`Error`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// An argument is wrong: fix the call. Nothing was sent.
+    Invalid,
+    /// The store cannot be used as configured (missing bucket, unsafe store, settings that differ): fix the
+    /// configuration.
+    Config,
+    /// The store refuses these credentials or this action: fix the permissions.
+    Denied,
+    /// The store did not answer, or asked for patience, and nothing was changed as far as is known: try again later.
+    Unavailable,
+    /// A write may or may not have happened: read again before assuming either, or repeat the same request.
+    Unknown,
+    /// What is stored cannot be read: call an operator. Nothing is overwritten.
+    Corrupt,
+    /// The store answered with something older than this process has already seen (a restored backup, a stale
+    /// cache in between): reported once, then the store is taken as it is.
+    Regressed,
+}
+
+impl ErrorKind {
+    /// Whether the same call may succeed later without anybody fixing anything.
+    pub fn is_retryable(self) -> bool {
+        matches!(self, Self::Unavailable | Self::Unknown | Self::Regressed)
+    }
+}
+
+/// Why an operation could not be carried out.
+///
+/// The message says what happened, to which key or object, and what to do next. Outcomes that are part of normal
+/// work, such as a lease held by somebody else, are not errors and have types of their own.
+#[derive(Debug, Clone)]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Arc<dyn error::Error + Send + Sync>>,
+}
+
+/// A result with the library's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// What the caller must do.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Whether the same call may succeed later without anybody fixing anything.
+    pub fn is_retryable(&self) -> bool {
+        self.kind.is_retryable()
+    }
+
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), source: None }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, message)
+    }
+
+    pub(crate) fn config(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Config, message)
+    }
+
+    pub(crate) fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unavailable, message)
+    }
+
+    pub(crate) fn unknown(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unknown, message)
+    }
+
+    pub(crate) fn corrupt(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Corrupt, message)
+    }
+
+    pub(crate) fn with_source(mut self, source: impl error::Error + Send + Sync + 'static) -> Self {
+        self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// The same error, with a sentence in front that says what was being done.
+    pub(crate) fn while_doing(mut self, what: impl fmt::Display) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl error::Error for Error {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}

@@ -1,0 +1,153 @@
+//! A clock that is moved by hand.
+
+use crate::clock::{Clock, Moment, Timestamp};
+use async_trait::async_trait;
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::sync::Notify;
+
+/// A clock that stands still until it is moved. Clones share their time.
+///
+/// [`advance`](Self::advance) moves both clocks, as time does; [`step_wall`](Self::step_wall) moves the wall clock
+/// alone, as an operator or NTP does; [`suspend`](Self::suspend) moves the wall clock past a monotonic clock that stood
+/// still, as a closed lid does where the system cannot count suspended time.
+#[derive(Debug, Clone)]
+pub struct TestClock(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    moved: Notify,
+    slept: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    wall_micros: i64,
+    monotonic: Duration,
+    sleepers: usize,
+}
+
+impl TestClock {
+    /// Stands at `wall`; the monotonic clock stands at an arbitrary moment.
+    pub fn at(wall: Timestamp) -> Self {
+        let state = State { wall_micros: wall.as_micros(), monotonic: Duration::from_secs(1000), sleepers: 0 };
+        Self(Arc::new(Shared { state: Mutex::new(state), moved: Notify::new(), slept: Notify::new() }))
+    }
+
+    /// Time passes, on both clocks; whoever slept until then wakes.
+    pub fn advance(&self, by: Duration) {
+        self.change(|state| {
+            state.wall_micros += i64::try_from(by.as_micros()).unwrap_or(i64::MAX / 4);
+            state.monotonic += by;
+        });
+    }
+
+    /// The wall clock is set, by so many milliseconds forwards or backwards; no time passes.
+    pub fn step_wall(&self, millis: i64) {
+        self.change(|state| state.wall_micros += millis * 1000);
+    }
+
+    /// The machine is suspended: wall time passes, the monotonic clock does not count it.
+    pub fn suspend(&self, by: Duration) {
+        self.change(|state| state.wall_micros += i64::try_from(by.as_micros()).unwrap_or(i64::MAX / 4));
+    }
+
+    /// Returns once at least `count` tasks sleep on this clock, so that a test moves time only when they are there.
+    pub async fn wait_for_sleepers(&self, count: usize) {
+        loop {
+            let slept = self.0.slept.notified();
+            if self.lock().sleepers >= count {
+                return;
+            }
+            slept.await;
+        }
+    }
+
+    /// How many tasks sleep on this clock now.
+    pub fn sleepers(&self) -> usize {
+        self.lock().sleepers
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock());
+        self.0.moved.notify_waiters();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Clock for TestClock {
+    fn wall(&self) -> Timestamp {
+        Timestamp::from_micros(self.lock().wall_micros)
+    }
+
+    fn monotonic(&self) -> Moment {
+        Moment::from_origin(self.lock().monotonic)
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        let until = self.monotonic().plus(duration);
+        let _sleeper = Sleeper::new(self);
+        loop {
+            let moved = self.0.moved.notified();
+            if self.monotonic() >= until {
+                return;
+            }
+            moved.await;
+        }
+    }
+}
+
+/// Counts a sleeping task, also when its sleep is dropped.
+struct Sleeper<'a>(&'a TestClock);
+
+impl<'a> Sleeper<'a> {
+    fn new(clock: &'a TestClock) -> Self {
+        clock.lock().sleepers += 1;
+        clock.0.slept.notify_waiters();
+        Self(clock)
+    }
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        self.0.lock().sleepers -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_sleeper_wakes_when_time_is_moved_and_not_before() {
+        let clock = TestClock::at(Timestamp::from_millis(0));
+        let sleeping = tokio::spawn({
+            let clock = clock.clone();
+            async move { clock.sleep(Duration::from_secs(60)).await }
+        });
+        clock.wait_for_sleepers(1).await;
+        clock.advance(Duration::from_secs(59));
+        tokio::task::yield_now().await;
+        assert!(!sleeping.is_finished());
+        clock.advance(Duration::from_secs(1));
+        sleeping.await.unwrap();
+        assert_eq!(clock.sleepers(), 0);
+        assert_eq!(clock.wall(), Timestamp::from_millis(60_000));
+    }
+
+    #[test]
+    fn a_step_of_the_wall_clock_is_no_passing_of_time() {
+        let clock = TestClock::at(Timestamp::from_millis(5000));
+        let before = clock.monotonic();
+        clock.step_wall(-3000);
+        assert_eq!(clock.wall(), Timestamp::from_millis(2000));
+        assert_eq!(clock.monotonic(), before);
+    }
+}

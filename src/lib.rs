@@ -4,6 +4,8 @@ pub mod clock;
 mod error;
 mod generator;
 mod id;
+mod settings;
+pub mod store;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 
@@ -11,3 +13,5 @@ pub use clock::{Clock, SystemClock};
 pub use error::{Error, ErrorKind, Result};
 pub use generator::{Generator, OsGenerator};
 pub use id::{LeaseId, WriteId};
+pub use settings::Settings;
+pub use store::{Store, StoreBuilder};

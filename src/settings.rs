@@ -1,0 +1,115 @@
+//! Values that a process is configured with. Components (store, clock, generator) go through the builder instead.
+
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// How a process uses a store.
+///
+/// Deserialises from TOML, JSON and the like; durations are text such as `"1s"` or `"15m"`, everything has a default,
+/// and a misspelt name is refused:
+///
+/// ```
+/// let settings: leasehold::Settings = serde_json::from_str(r#"{"request_timeout": "2s"}"#)?;
+/// assert_eq!(settings.request_timeout.as_secs(), 2);
+/// assert!(serde_json::from_str::<leasehold::Settings>(r#"{"request_timeuot": "2s"}"#).is_err());
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+///
+/// The first five are shared: every process that uses a store must have the same ones, so they are written into it
+/// once, by the first process, and read from there by all others. Leave them out to take what the store says; a process
+/// that names another value is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Settings {
+    /// Shared. How far the clocks of any two machines that use the store may differ (1 s). A lease is taken over only
+    /// this long after its expiry.
+    #[serde(with = "optional")]
+    pub max_clock_skew: Option<Duration>,
+    /// Shared. For how long after it began a transaction may be decided (1 h).
+    #[serde(with = "optional")]
+    pub max_txn_age: Option<Duration>,
+    /// Shared. Skew, and the longest write that may still land (15 min).
+    #[serde(with = "optional")]
+    pub margin: Option<Duration>,
+    /// Shared. For how long a decision can be read after it was made (24 h).
+    #[serde(with = "optional")]
+    pub marker_retention: Option<Duration>,
+    /// Shared. The longest time to live that a lease can have without being renewed (1 h).
+    #[serde(with = "optional")]
+    pub max_ttl: Option<Duration>,
+    /// How long to wait for the answer to one read or write (5 s). Far below any time to live.
+    #[serde(with = "text")]
+    pub request_timeout: Duration,
+    /// How long to wait for one listing or bulk delete (30 s).
+    #[serde(with = "text")]
+    pub bulk_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            max_clock_skew: None,
+            max_txn_age: None,
+            margin: None,
+            marker_retention: None,
+            max_ttl: None,
+            request_timeout: Duration::from_secs(5),
+            bulk_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A duration as people write it.
+mod text {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use std::time::Duration;
+
+    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&humantime::format_duration(*duration))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        humantime::parse_duration(&text)
+            .map_err(|error| D::Error::custom(format!("{text:?} is no duration such as \"30s\" or \"15m\": {error}")))
+    }
+}
+
+/// The same, or nothing.
+mod optional {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::time::Duration;
+
+    pub(super) fn serialize<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+        match duration {
+            Some(duration) => super::text::serialize(duration, serializer),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+        #[derive(Deserialize)]
+        struct Text(#[serde(with = "super::text")] Duration);
+        Ok(Option::<Text>::deserialize(deserializer)?.map(|text| text.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_survive_being_written_down() {
+        let settings = Settings { margin: Some(Duration::from_secs(1800)), ..Settings::default() };
+        let text = serde_json::to_string(&settings).unwrap();
+        assert!(text.contains(r#""margin":"30m""#), "{text}");
+        assert_eq!(serde_json::from_str::<Settings>(&text).unwrap(), settings);
+    }
+
+    #[test]
+    fn what_is_no_duration_is_refused_with_an_example() {
+        let error = serde_json::from_str::<Settings>(r#"{"margin": "fifteen"}"#).unwrap_err().to_string();
+        assert!(error.contains("15m"), "{error}");
+    }
+}

@@ -1,0 +1,304 @@
+//! `.leasehold/store.json`: what every process that uses a store must agree on, and when the store was last probed.
+
+use super::{
+    Name,
+    cas::{Record, Slot, Stamp},
+};
+use crate::{Error, Result, Settings, WriteId, clock::Timestamp};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The format that this version writes; it reads no later one.
+const FORMAT: u32 = 1;
+
+/// A probe older than this is not trusted any more.
+const PROBE_LASTS: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The longest that a write may take to land after its client gave up. A timing assumption, like the bound on skew.
+pub(crate) const LONGEST_WRITE: Duration = Duration::from_secs(60);
+
+/// `Date` counts whole seconds, and an answer may be a while under way.
+pub(crate) const DATE_SLACK: Duration = Duration::from_secs(60);
+
+/// What every process that uses a store has agreed on, as it stands in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Agreement {
+    /// Raised whenever an operator changes the rest.
+    pub epoch: u64,
+    /// How far the clocks of any two machines may differ.
+    pub max_clock_skew: Duration,
+    /// For how long after it began a transaction may be decided.
+    pub max_txn_age: Duration,
+    /// Skew, and the longest write that may still land.
+    pub margin: Duration,
+    /// For how long a decision can be read after it was made.
+    pub marker_retention: Duration,
+    /// The longest time to live of a lease.
+    pub max_ttl: Duration,
+}
+
+impl Agreement {
+    /// What a process with these settings would write into an empty store.
+    pub(crate) fn propose(settings: &Settings) -> Result<Self> {
+        let minutes = |count: u64| Duration::from_secs(60 * count);
+        let agreement = Self {
+            epoch: 1,
+            max_clock_skew: settings.max_clock_skew.unwrap_or(Duration::from_secs(1)),
+            max_txn_age: settings.max_txn_age.unwrap_or(minutes(60)),
+            margin: settings.margin.unwrap_or(minutes(15)),
+            marker_retention: settings.marker_retention.unwrap_or(minutes(24 * 60)),
+            max_ttl: settings.max_ttl.unwrap_or(minutes(60)),
+        };
+        agreement.validate()?;
+        Ok(agreement)
+    }
+
+    fn validate(&self) -> Result<()> {
+        let refuse = |message: String| Err(Error::config(message));
+        for (name, value) in self.values() {
+            if value.subsec_nanos() % 1_000_000 != 0 || value > Duration::from_secs(10 * 365 * 24 * 3600) {
+                return refuse(format!("{name} is {value:?}: it must be whole milliseconds, and at most ten years"));
+            }
+        }
+        if self.max_ttl.is_zero() || self.max_txn_age.is_zero() || self.marker_retention.is_zero() {
+            return refuse("max_ttl, max_txn_age and marker_retention must be longer than nothing".to_owned());
+        }
+        let least = self.least_margin();
+        if self.margin <= least {
+            return refuse(format!(
+                "margin is {:?}: it must be longer than {least:?}, twice the skew and a minute, and the longest write",
+                self.margin
+            ));
+        }
+        Ok(())
+    }
+
+    /// `margin` and `hour_grace` must be longer than this.
+    pub(crate) fn least_margin(&self) -> Duration {
+        2 * (self.max_clock_skew + DATE_SLACK) + LONGEST_WRITE
+    }
+
+    fn values(&self) -> [(&'static str, Duration); 5] {
+        [
+            ("max_clock_skew", self.max_clock_skew),
+            ("max_txn_age", self.max_txn_age),
+            ("margin", self.margin),
+            ("marker_retention", self.marker_retention),
+            ("max_ttl", self.max_ttl),
+        ]
+    }
+
+    /// Whether a process with these settings may use the store: what it names must be what the store has.
+    pub(crate) fn admit(&self, settings: &Settings) -> Result<()> {
+        let named = [
+            settings.max_clock_skew,
+            settings.max_txn_age,
+            settings.margin,
+            settings.marker_retention,
+            settings.max_ttl,
+        ];
+        for ((name, stored), named) in self.values().into_iter().zip(named) {
+            if let Some(named) = named.filter(|named| *named != stored) {
+                return Err(Error::config(format!(
+                    "{name} is {named:?} in this process and {stored:?} in the store: all processes must agree, so \
+                     leave it out of the configuration, or have an operator change it in the store"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A probe that the store has passed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Passed {
+    /// When, by the store's clock.
+    at_ms: i64,
+    version: String,
+    /// A hash of endpoint, bucket and prefix: a copied bucket is another store.
+    place: String,
+}
+
+impl Passed {
+    pub(crate) fn now(at: Timestamp, place: &str) -> Self {
+        Self { at_ms: at.as_millis(), version: env!("CARGO_PKG_VERSION").to_owned(), place: place.to_owned() }
+    }
+
+    pub(crate) fn holds(&self, now: Option<Timestamp>, place: &str) -> bool {
+        let at = Timestamp::from_millis(self.at_ms);
+        let recent = now.is_some_and(|now| at <= now && now.since(at) < PROBE_LASTS);
+        recent && self.place == place && self.version == env!("CARGO_PKG_VERSION")
+    }
+}
+
+/// The object itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct StoreRecord {
+    format: u32,
+    write_id: WriteId,
+    revision: u64,
+    epoch: u64,
+    max_clock_skew_ms: u64,
+    max_txn_age_ms: u64,
+    margin_ms: u64,
+    marker_retention_ms: u64,
+    max_ttl_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) probe: Option<Passed>,
+    /// What a later version has added stays when this one replaces the probe.
+    #[serde(flatten)]
+    rest: serde_json::Map<String, serde_json::Value>,
+}
+
+impl StoreRecord {
+    pub(crate) fn new(stamp: Stamp, agreement: &Agreement, probe: Option<Passed>) -> Self {
+        let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Self {
+            format: FORMAT,
+            write_id: stamp.write_id,
+            revision: stamp.revision,
+            epoch: agreement.epoch,
+            max_clock_skew_ms: ms(agreement.max_clock_skew),
+            max_txn_age_ms: ms(agreement.max_txn_age),
+            margin_ms: ms(agreement.margin),
+            marker_retention_ms: ms(agreement.marker_retention),
+            max_ttl_ms: ms(agreement.max_ttl),
+            probe,
+            rest: serde_json::Map::new(),
+        }
+    }
+
+    /// The same settings, with a newer probe.
+    pub(crate) fn probed(&self, stamp: Stamp, probe: Option<Passed>) -> Self {
+        Self { write_id: stamp.write_id, revision: stamp.revision, probe, ..self.clone() }
+    }
+
+    pub(crate) fn agreement(&self) -> Result<Agreement> {
+        let agreement = Agreement {
+            epoch: self.epoch,
+            max_clock_skew: Duration::from_millis(self.max_clock_skew_ms),
+            max_txn_age: Duration::from_millis(self.max_txn_age_ms),
+            margin: Duration::from_millis(self.margin_ms),
+            marker_retention: Duration::from_millis(self.marker_retention_ms),
+            max_ttl: Duration::from_millis(self.max_ttl_ms),
+        };
+        agreement.validate().map_err(|error| error.while_doing("the store's own settings are wrong"))?;
+        Ok(agreement)
+    }
+}
+
+impl Record for StoreRecord {
+    fn write_id(&self) -> WriteId {
+        self.write_id
+    }
+
+    fn revision(&self) -> u64 {
+        self.revision
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StoreSlot;
+
+impl Slot for StoreSlot {
+    type Record = StoreRecord;
+
+    fn name(&self) -> Name {
+        Name::new(".leasehold/store.json")
+    }
+
+    fn encode(&self, record: &StoreRecord) -> Result<Bytes> {
+        let body = serde_json::to_vec_pretty(record);
+        Ok(body.map_err(|error| Error::corrupt("the store's settings cannot be written down").with_source(error))?.into())
+    }
+
+    fn decode(&self, body: Bytes) -> Result<StoreRecord> {
+        #[derive(Deserialize)]
+        struct Head {
+            format: u32,
+        }
+        let unreadable = |error| {
+            let message = "cannot be read: restore it from a backup, or write it again with the settings in use";
+            Error::corrupt(format!("{} {message}", self.name())).with_source(error)
+        };
+        let head: Head = serde_json::from_slice(&body).map_err(unreadable)?;
+        if head.format > FORMAT {
+            return Err(Error::config(format!(
+                "{} has format {}, this version knows {FORMAT}: use a newer version of leasehold",
+                self.name(),
+                head.format
+            )));
+        }
+        serde_json::from_slice(&body).map_err(unreadable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    fn record() -> StoreRecord {
+        let stamp = Stamp { write_id: WriteId::from([7; 16]), revision: 3 };
+        StoreRecord::new(stamp, &Agreement::propose(&Settings::default()).unwrap(), None)
+    }
+
+    #[test]
+    fn what_is_agreed_survives_being_written_down() {
+        let body = StoreSlot.encode(&record()).unwrap();
+        let read = StoreSlot.decode(body).unwrap();
+        assert_eq!(read.agreement().unwrap(), record().agreement().unwrap());
+    }
+
+    #[test]
+    fn a_process_with_another_value_is_refused_and_both_are_named() {
+        let settings = Settings { max_clock_skew: Some(Duration::from_secs(2)), ..Settings::default() };
+        let error = record().agreement().unwrap().admit(&settings).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config);
+        let text = error.to_string();
+        assert!(text.contains("max_clock_skew is 2s in this process and 1s in the store"), "{text}");
+    }
+
+    #[test]
+    fn a_margin_that_skew_and_a_late_write_could_eat_is_refused() {
+        let settings = Settings { margin: Some(Duration::from_secs(182)), ..Settings::default() };
+        assert!(Agreement::propose(&settings).is_err());
+        let settings = Settings { margin: Some(Duration::from_secs(183)), ..Settings::default() };
+        assert!(Agreement::propose(&settings).is_ok());
+    }
+
+    #[test]
+    fn what_a_later_version_added_is_kept_when_the_probe_is_replaced() {
+        let mut json: serde_json::Value = serde_json::from_slice(&StoreSlot.encode(&record()).unwrap()).unwrap();
+        json["later"] = serde_json::json!({"a": 1});
+        let read = StoreSlot.decode(json.to_string().into()).unwrap();
+        let stamp = Stamp { write_id: WriteId::from([8; 16]), revision: 4 };
+        let again = StoreSlot.encode(&read.probed(stamp, None)).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&again).unwrap();
+        assert_eq!(json["later"]["a"], 1);
+    }
+
+    #[test]
+    fn a_later_format_is_refused_and_not_taken_for_damage() {
+        let error = StoreSlot.decode(Bytes::from_static(b"{\"format\":2,\"anything\":true}")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config);
+        let error = StoreSlot.decode(Bytes::from_static(b"{\"format\":")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn a_probe_holds_for_a_week_here_and_for_this_version() {
+        let at = Timestamp::from_millis(1_000_000);
+        let passed = Passed::now(at, "here");
+        assert!(passed.holds(Some(at), "here"));
+        assert!(passed.holds(Some(at.plus(PROBE_LASTS - Duration::from_millis(1))), "here"));
+        assert!(!passed.holds(Some(at.plus(PROBE_LASTS)), "here"), "too old");
+        assert!(!passed.holds(Some(at.minus(Duration::from_millis(1))), "here"), "from the future");
+        assert!(!passed.holds(Some(at), "there"), "a copy");
+        assert!(!passed.holds(None, "here"), "the store's time is not known");
+        let older = Passed { version: "0.0.1".into(), ..passed };
+        assert!(!older.holds(Some(at), "here"), "another version");
+    }
+}

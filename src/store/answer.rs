@@ -1,0 +1,136 @@
+//! What an `object_store` error means to us. No other room looks at one.
+
+use crate::{Error, ErrorKind};
+use object_store::Error as StoreError;
+use std::{error::Error as _, io};
+
+/// There is no such object (or, on a write, no such bucket).
+pub(crate) fn is_missing(error: &StoreError) -> bool {
+    matches!(error, StoreError::NotFound { .. })
+}
+
+/// A condition was not met, or may not have been. Never proof that a write did not happen.
+pub(crate) fn is_conflict(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::AlreadyExists { .. } | StoreError::Precondition { .. } | StoreError::NotModified { .. }
+    )
+}
+
+/// The public error for an answer that was not Ok: what was being done, what the store said, what to do next.
+pub(crate) fn explain(error: StoreError, doing: &str, place: &str) -> Error {
+    let text = chain(&error);
+    let code = s3_code(&text);
+    let (kind, advice) = judge(&error, code, &text);
+    let said = reason(&text, code);
+    Error::new(kind, format!("{doing} in {place} failed: {said}; {advice}")).with_source(error)
+}
+
+fn judge(error: &StoreError, code: Option<&str>, text: &str) -> (ErrorKind, &'static str) {
+    use ErrorKind::{Config, Denied, Unavailable};
+    match code {
+        Some("NoSuchBucket" | "ContainerNotFound") => {
+            return (Config, "the bucket does not exist: create it, or correct the URL or the endpoint");
+        }
+        Some("RequestTimeTooSkewed") => return (Config, "set this machine's clock: the store refuses its signature"),
+        Some("InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken") => {
+            return (Denied, "check the credentials (for S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN)");
+        }
+        Some("PermanentRedirect" | "AuthorizationHeaderMalformed") => {
+            return (Config, "check the region and the endpoint");
+        }
+        _ => {}
+    }
+    match error {
+        StoreError::PermissionDenied { .. } => (Denied, "grant the missing permission or use other credentials"),
+        StoreError::Unauthenticated { .. } => (Denied, "check the credentials"),
+        StoreError::NotFound { .. } => {
+            (Config, "the bucket does not exist or cannot be seen: create it, or correct the URL or the endpoint")
+        }
+        StoreError::NotSupported { .. } | StoreError::NotImplemented { .. } => {
+            (Config, "this store cannot be used for leases")
+        }
+        StoreError::InvalidPath { .. } => (Config, "correct the prefix in the URL"),
+        StoreError::UnknownConfigurationKey { .. } => (Config, "correct the option's name"),
+        _ if io_kind(error) == Some(io::ErrorKind::StorageFull) => (Unavailable, "free some space"),
+        _ if text.contains("missing LOCATION") => (Config, "check the region and the endpoint"),
+        _ => (Unavailable, "try again later"),
+    }
+}
+
+/// All of an error's messages: `object_store` hides the server's words in its sources.
+fn chain(error: &StoreError) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        source = error.source();
+    }
+    text
+}
+
+fn io_kind(error: &StoreError) -> Option<io::ErrorKind> {
+    let mut source = error.source();
+    while let Some(error) = source {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return Some(error.kind());
+        }
+        source = error.source();
+    }
+    None
+}
+
+fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(&format!("<{name}>"))?;
+    Some(rest.split_once('<')?.0)
+}
+
+fn s3_code(text: &str) -> Option<&str> {
+    element(text, "Code")
+}
+
+/// The store's own words where it gave any, else the error's.
+fn reason(text: &str, code: Option<&str>) -> String {
+    match (code, element(text, "Message")) {
+        (Some(code), Some(message)) if !message.is_empty() => format!("{code}: {message}"),
+        (Some(code), _) => code.to_owned(),
+        (None, _) => text.trim_end_matches('.').to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn denied(body: &str) -> StoreError {
+        StoreError::PermissionDenied { path: "x".into(), source: body.to_owned().into() }
+    }
+
+    #[test]
+    fn the_stores_own_words_and_the_advice_are_in_the_message() {
+        let body = "<Error><Code>InvalidAccessKeyId</Code><Message>No such key</Message></Error>";
+        let error = explain(denied(body), "writing a", "s3://b");
+        assert_eq!(error.kind(), ErrorKind::Denied);
+        let text = error.to_string();
+        assert!(text.starts_with("writing a in s3://b failed: InvalidAccessKeyId: No such key; check the cred"), "{text}");
+    }
+
+    #[test]
+    fn a_wrong_clock_is_a_matter_of_configuration() {
+        let error = explain(denied("<Code>RequestTimeTooSkewed</Code>"), "reading a", "s3://b");
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(error.to_string().contains("clock"), "{error}");
+    }
+
+    #[test]
+    fn a_full_disk_is_named() {
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        let error = explain(StoreError::Generic { store: "local", source: Box::new(full) }, "writing a", "file:///x");
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("free some space"), "{error}");
+    }
+}

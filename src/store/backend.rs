@@ -1,0 +1,257 @@
+//! The requests that the rest of the library makes, each with a deadline of its own.
+
+use super::{
+    Name,
+    answer::{explain, is_conflict, is_missing},
+    meter::{Meter, Requests},
+    name::Prefix,
+    page::Lister,
+};
+use crate::{Clock, Error, ErrorKind, Generator, Result, clock::Timestamp, generator::GeneratorExt};
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use object_store::{
+    Error as StoreError, GetOptions, ObjectStore, PutMode, PutOptions, PutPayload, UpdateVersion, path::Path,
+};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+/// No object of ours is near this size; a larger one is not ours and is not read.
+const LARGEST_BODY: u64 = 1 << 20;
+
+/// How often a read that failed for a passing reason is tried in all.
+const READ_TRIES: u32 = 3;
+
+/// What a conditional write must name: both the ETag and the generation, because GCS goes by the one and all others
+/// by the other. Lives as long as a process at most: ETags are never stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Version {
+    e_tag: Option<String>,
+    generation: Option<String>,
+}
+
+impl From<Version> for UpdateVersion {
+    fn from(version: Version) -> Self {
+        Self { e_tag: version.e_tag, version: version.generation }
+    }
+}
+
+/// An object as it was read.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    pub(crate) body: Bytes,
+    pub(crate) version: Version,
+    pub(crate) modified: Timestamp,
+}
+
+/// A write that was not answered with Ok. Not proof that it did not happen.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// The store said that a condition was not met.
+    pub(crate) conflict: bool,
+    pub(crate) error: Error,
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self { conflict: false, error }
+    }
+}
+
+/// What became of a bulk delete.
+#[derive(Debug)]
+pub(crate) struct Deleted {
+    /// What is certainly gone, also if it was not there before.
+    pub(crate) gone: BTreeSet<Name>,
+    /// Why the rest is not.
+    pub(crate) error: Option<Error>,
+}
+
+/// Where the store's own time comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TimeSource {
+    /// The `Date` of every answer.
+    Answers,
+    /// Our clock: memory and local disk have no other.
+    Clock,
+    /// The `last_modified` of an object that is written for the purpose.
+    Object,
+}
+
+/// An opened store, as the rooms above see it.
+#[derive(Debug)]
+pub(crate) struct Backend {
+    /// For reads and writes that somebody waits for: no retries below us, a short deadline.
+    pub(crate) coordination: Arc<dyn ObjectStore>,
+    /// For listing and deleting.
+    pub(crate) bulk: Arc<dyn ObjectStore>,
+    pub(crate) lister: Lister,
+    pub(crate) prefix: Prefix,
+    /// How messages call this store.
+    pub(crate) place: String,
+    pub(crate) meter: Arc<Meter>,
+    pub(crate) time: TimeSource,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) generator: Arc<dyn Generator>,
+    pub(crate) request_timeout: Duration,
+    pub(crate) bulk_timeout: Duration,
+}
+
+impl Backend {
+    pub(crate) fn requests(&self) -> Requests {
+        self.meter.requests()
+    }
+
+    /// One conditional write, sent once. Only [`super::cas`] and the probe may interpret its failure.
+    pub(crate) async fn put(&self, name: &Name, body: Bytes, mode: PutMode) -> Result<Version, Refusal> {
+        let updates = matches!(mode, PutMode::Update(_));
+        let path = self.prefix.path(name);
+        let put = self.coordination.put_opts(&path, PutPayload::from_bytes(body), PutOptions::from(mode));
+        let result = self.within(self.request_timeout, put).await.map_err(|error| Refusal {
+            // Some stores say "not found" to an update of a missing object; on a create it is the bucket.
+            conflict: is_conflict(&error) || updates && is_missing(&error),
+            error: self.explain(error, "writing", name),
+        })?;
+        if result.e_tag.is_none() && result.version.is_none() {
+            let error = Error::unknown(format!("{} answered the write of {name} without a version", self.place));
+            return Err(error.into());
+        }
+        Ok(Version { e_tag: result.e_tag, generation: result.version })
+    }
+
+    /// An unconditional write of a hint. Anything but Ok means that it may not be there.
+    pub(crate) async fn put_hint(&self, name: &Name, body: Bytes) -> Result<()> {
+        let path = self.prefix.path(name);
+        let put = self.coordination.put_opts(&path, PutPayload::from_bytes(body), PutOptions::default());
+        self.within(self.request_timeout, put).await.map_err(|error| self.explain(error, "writing", name))?;
+        Ok(())
+    }
+
+    /// Reads an object; tried again a few times when the failure looks like a passing one.
+    pub(crate) async fn get(&self, name: &Name) -> Result<Option<Fetched>> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.get_once(name, &self.coordination).await {
+                Err(error) if error.is_retryable() && tries < READ_TRIES => self.pause(tries - 1).await,
+                done => return done,
+            }
+        }
+    }
+
+    /// One read on a given handle.
+    pub(crate) async fn get_once(&self, name: &Name, handle: &Arc<dyn ObjectStore>) -> Result<Option<Fetched>> {
+        let path = self.prefix.path(name);
+        let read = async {
+            let found = handle.get_opts(&path, GetOptions::default()).await?;
+            let meta = found.meta.clone();
+            let body = if meta.size > LARGEST_BODY { None } else { Some(found.bytes().await?) };
+            Ok((meta, body))
+        };
+        match self.within(self.request_timeout, read).await {
+            Ok((meta, Some(body))) => Ok(Some(Fetched {
+                body,
+                version: Version { e_tag: meta.e_tag, generation: meta.version },
+                modified: Timestamp::from(meta.last_modified),
+            })),
+            Ok((meta, None)) => Err(Error::corrupt(format!(
+                "{name} in {} has {} bytes, which no object of ours has: look at it, and move it away",
+                self.place, meta.size
+            ))),
+            // A missing bucket is not a missing object: the first is a mistake that must not look like a free lease.
+            Err(error) if is_missing(&error) => match self.explain_missing(error, name) {
+                Some(error) => Err(error),
+                None => Ok(None),
+            },
+            Err(error) => Err(self.explain(error, "reading", name)),
+        }
+    }
+
+    fn explain_missing(&self, error: StoreError, name: &Name) -> Option<Error> {
+        let text = error.to_string();
+        let no_bucket = text.contains("NoSuchBucket") || text.contains("ContainerNotFound");
+        no_bucket.then(|| self.explain(error, "reading", name))
+    }
+
+    /// Deletes objects that can no longer be written, in as few requests as the store allows. One that is not there is
+    /// as good as deleted.
+    pub(crate) async fn delete(&self, names: &[Name]) -> Deleted {
+        let paths: Vec<Path> = names.iter().map(|name| self.prefix.path(name)).collect();
+        let count = paths.len();
+        let deleting = async {
+            Ok(self.bulk.delete_stream(stream::iter(paths).map(Ok).boxed()).collect::<Vec<_>>().await)
+        };
+        let answers = match self.within(self.bulk_timeout, deleting).await {
+            Ok(answers) => answers,
+            Err(error) => {
+                let error = self.explain(error, "deleting", &names[0]);
+                return Deleted { gone: BTreeSet::new(), error: Some(error) };
+            }
+        };
+        // One answer for each name comes in the names' order. A failed chunk has one answer for all its names: then
+        // only what was confirmed by its own path counts.
+        let one_each = answers.len() == count;
+        let mut deleted = Deleted { gone: BTreeSet::new(), error: None };
+        for (at, answer) in answers.into_iter().enumerate() {
+            match answer {
+                Ok(path) => deleted.gone.extend(self.prefix.strip(path.as_ref())),
+                Err(error) if is_missing(&error) && one_each => {
+                    deleted.gone.insert(names[at].clone());
+                }
+                Err(error) => {
+                    let name = if one_each { &names[at] } else { &names[0] };
+                    deleted.error.get_or_insert_with(|| self.explain(error, "deleting", name));
+                }
+            }
+        }
+        deleted
+    }
+
+    /// The time by the store's clock, if it is known.
+    pub(crate) fn store_time(&self) -> Option<Timestamp> {
+        match self.time {
+            TimeSource::Clock => Some(self.clock.wall()),
+            TimeSource::Answers | TimeSource::Object => self.meter.store_time(),
+        }
+    }
+
+    /// Asks a store that tells its time in no other way, by writing a small object and reading when that was.
+    pub(crate) async fn refresh_time(&self) -> Result<()> {
+        if self.time != TimeSource::Object {
+            return Ok(());
+        }
+        let name = Name::new(".leasehold/time");
+        self.put_hint(&name, Bytes::from_static(b"{}")).await?;
+        let written = self.get(&name).await?.ok_or_else(|| {
+            Error::new(ErrorKind::Regressed, format!("{name} is not in {} right after it was written", self.place))
+        })?;
+        self.meter.note_date(written.modified);
+        Ok(())
+    }
+
+    /// Waits before a retry: not at all before the first, then longer and longer, with jitter.
+    pub(crate) async fn pause(&self, retries: u32) {
+        let Some(doublings) = retries.checked_sub(1) else { return };
+        let longest = Duration::from_millis(50 << doublings.min(6));
+        self.clock.sleep(self.generator.between(longest / 2, longest)).await;
+    }
+
+    /// `object_store` has no deadline that follows our clock, and its own is for one attempt.
+    pub(crate) async fn within<T>(
+        &self,
+        limit: Duration,
+        request: impl Future<Output = object_store::Result<T>>,
+    ) -> object_store::Result<T> {
+        tokio::select! {
+            biased;
+            answer = request => answer,
+            () = self.clock.sleep(limit) => Err(StoreError::Generic {
+                store: "leasehold",
+                source: format!("no answer within {limit:?}").into(),
+            }),
+        }
+    }
+
+    pub(crate) fn explain(&self, error: StoreError, doing: &str, name: &Name) -> Error {
+        explain(error, &format!("{doing} {name}"), &self.place)
+    }
+}

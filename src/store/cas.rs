@@ -1,0 +1,181 @@
+//! Compare-and-swap that tells the truth. The one place that makes conditional writes.
+//!
+//! A store's answer to a conditional write cannot be taken at its word. A write that landed comes back as a conflict
+//! when the client sent it twice, S3's 409 on a create does not mean that anything exists, and a timed-out write may
+//! land seconds later. So every record carries a [`WriteId`] that is fresh for each attempt, and any answer but Ok is
+//! settled by reading back:
+//!
+//! | what is there | verdict |
+//! |---|---|
+//! | an id that this operation tried | won, with the ticket of that very attempt |
+//! | the base still (or still nothing, after a create) | unknown: the write may yet land; a retry on the same base settles it |
+//! | something older than the base | unknown: the store has regressed |
+//! | anything else | lost, with what is there now; nothing of this operation can land any more |
+//!
+//! "Lost" says that this operation can no longer change the record, not that its write never landed: it may have
+//! landed and been replaced since. What that means is judged above, by the lease id.
+
+use super::{Backend, Fetched, Name, Version};
+use crate::{Error, ErrorKind, Result, WriteId, clock::Timestamp};
+use bytes::Bytes;
+use object_store::PutMode;
+use std::{fmt::Debug, sync::Arc};
+
+/// What the records of all kinds have in common.
+pub(crate) trait Record: Debug + Send + Sync {
+    /// Who wrote it: fresh with every attempt.
+    fn write_id(&self) -> WriteId;
+
+    /// One more with every write.
+    fn revision(&self) -> u64;
+
+    /// Whether the attempt with this id is still to be seen in the record.
+    fn carries(&self, id: WriteId) -> bool {
+        self.write_id() == id
+    }
+}
+
+/// The place of one record: its name and how it is written down.
+pub(crate) trait Slot: Debug + Send + Sync {
+    type Record: Record;
+
+    fn name(&self) -> Name;
+
+    fn encode(&self, record: &Self::Record) -> Result<Bytes>;
+
+    /// Fails closed: what cannot be read is an error and never "nothing".
+    fn decode(&self, body: Bytes) -> Result<Self::Record>;
+}
+
+/// A record as it was read or won, with the version that a write on it must name. Nothing else makes one, so a blind
+/// overwrite does not compile.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen<R> {
+    record: R,
+    version: Version,
+    modified: Option<Timestamp>,
+}
+
+impl<R> Seen<R> {
+    pub(crate) fn record(&self) -> &R {
+        &self.record
+    }
+
+    pub(crate) fn version(&self) -> &Version {
+        &self.version
+    }
+
+    /// When the store says that it was written; `None` after a write of our own, whose answer does not say.
+    pub(crate) fn modified(&self) -> Option<Timestamp> {
+        self.modified
+    }
+}
+
+/// What every new record must carry; handed out by [`Cas::attempt`] only.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stamp {
+    pub(crate) write_id: WriteId,
+    pub(crate) revision: u64,
+}
+
+/// How an attempt ended.
+#[derive(Debug)]
+pub(crate) enum Outcome<R, T> {
+    /// This operation's write is in the store, with the ticket of the attempt that landed.
+    Won(Seen<R>, T),
+    /// No write of this operation can land any more; this is there now.
+    Lost(Option<Seen<R>>),
+    /// The last attempt, or one before it, may have landed or may yet land.
+    Unknown(Error),
+}
+
+/// One operation's conditional writes on one record: all on the same base, each recognised if it landed.
+///
+/// `T` is the ticket of an attempt: what its maker must know about it if it is the one that landed, such as the
+/// clock readings before it was sent.
+#[derive(Debug)]
+pub(crate) struct Cas<S: Slot, T> {
+    backend: Arc<Backend>,
+    slot: S,
+    base: Option<Seen<S::Record>>,
+    tried: Vec<(WriteId, T)>,
+}
+
+impl<S: Slot, T: Clone> Cas<S, T> {
+    /// `base` is what was read, or `None` for a create.
+    pub(crate) fn new(backend: Arc<Backend>, slot: S, base: Option<Seen<S::Record>>) -> Self {
+        Self { backend, slot, base, tried: Vec::new() }
+    }
+
+    pub(crate) fn base(&self) -> Option<&S::Record> {
+        self.base.as_ref().map(Seen::record)
+    }
+
+    /// Sends one write. `build` makes the record from the stamp that it must carry.
+    pub(crate) async fn attempt(
+        &mut self,
+        ticket: T,
+        build: impl FnOnce(Stamp) -> S::Record,
+    ) -> Outcome<S::Record, T> {
+        let revision = self.base().map_or(0, Record::revision) + 1;
+        let stamp = Stamp { write_id: WriteId::random(&*self.backend.generator), revision };
+        let record = build(stamp);
+        let body = match self.slot.encode(&record) {
+            Ok(body) => body,
+            Err(error) => return Outcome::Unknown(error),
+        };
+        let mode = match &self.base {
+            None => PutMode::Create,
+            Some(base) => PutMode::Update(base.version.clone().into()),
+        };
+        // Tried from before it is sent: dropping this future must not make us forget it.
+        self.tried.push((stamp.write_id, ticket.clone()));
+        match self.backend.put(&self.slot.name(), body, mode).await {
+            Ok(version) => Outcome::Won(Seen { record, version, modified: None }, ticket),
+            Err(refusal) => self.settle(refusal.error).await,
+        }
+    }
+
+    /// Reads back what became of the attempts so far; `doubt` is why they are in doubt.
+    pub(crate) async fn settle(&mut self, doubt: Error) -> Outcome<S::Record, T> {
+        let there = match read(&self.backend, &self.slot).await {
+            Ok(there) => there,
+            // Neither answer is known. Report the write's, which came first, unless reading found real damage.
+            Err(error) if error.kind() == ErrorKind::Corrupt => return Outcome::Unknown(error),
+            Err(_) => return Outcome::Unknown(doubt),
+        };
+        let Some(seen) = there else {
+            // After a create nothing is there yet; after an update somebody removed the record, and a conditional
+            // update of a missing object cannot land.
+            return if self.base.is_none() { Outcome::Unknown(doubt) } else { Outcome::Lost(None) };
+        };
+        if let Some((_, ticket)) = self.tried.iter().rev().find(|(id, _)| seen.record.carries(*id)) {
+            return Outcome::Won(seen, ticket.clone());
+        }
+        match &mut self.base {
+            Some(base) if seen.record.write_id() == base.record.write_id() => {
+                // The same record under another version (a copied or restored object): the next attempt must name it.
+                base.version = seen.version;
+                Outcome::Unknown(doubt)
+            }
+            Some(base) if seen.record.revision() < base.record.revision() => Outcome::Unknown(Error::new(
+                ErrorKind::Regressed,
+                format!(
+                    "{} went back from revision {} to {}: a backup was restored, or something in between answers from a cache",
+                    self.slot.name(),
+                    base.record.revision(),
+                    seen.record.revision(),
+                ),
+            )),
+            _ => Outcome::Lost(Some(seen)),
+        }
+    }
+}
+
+/// Reads a record, with the version that a write on it must name.
+pub(crate) async fn read<S: Slot>(backend: &Backend, slot: &S) -> Result<Option<Seen<S::Record>>> {
+    let Some(Fetched { body, version, modified }) = backend.get(&slot.name()).await? else {
+        return Ok(None);
+    };
+    Ok(Some(Seen { record: slot.decode(body)?, version, modified: Some(modified) }))
+}

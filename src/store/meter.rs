@@ -1,0 +1,291 @@
+//! Counts every request where it happens, below all retries, and notes what time the store says it is.
+
+use crate::clock::{Clock, Moment, Timestamp};
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+/// A kind of request, as bills know them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RequestKind {
+    /// A write.
+    Put,
+    /// A read of one object.
+    Get,
+    /// One page of a listing.
+    List,
+    /// A delete: of one object, or of many in one request.
+    Delete,
+    /// Anything else, such as fetching credentials.
+    Other,
+}
+
+/// A kind of answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AnswerKind {
+    /// Done.
+    Ok,
+    /// There is no such object, or no such bucket.
+    Missing,
+    /// A condition was not met, or another request was in the way.
+    Conflict,
+    /// Not allowed.
+    Denied,
+    /// Asked for patience (429 or 503).
+    Throttled,
+    /// Any other failure that the store reported.
+    Failed,
+    /// No answer: the connection broke or time ran out.
+    None,
+}
+
+const KINDS: [RequestKind; 5] =
+    [RequestKind::Put, RequestKind::Get, RequestKind::List, RequestKind::Delete, RequestKind::Other];
+const ANSWERS: [AnswerKind; 7] = [
+    AnswerKind::Ok,
+    AnswerKind::Missing,
+    AnswerKind::Conflict,
+    AnswerKind::Denied,
+    AnswerKind::Throttled,
+    AnswerKind::Failed,
+    AnswerKind::None,
+];
+
+/// How many requests of each kind were made, by how they were answered.
+///
+/// Over HTTP these are attempts, retries included: what the bill will say. For the embedded store, memory and a store
+/// that was handed in, they are calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Requests([[u64; ANSWERS.len()]; KINDS.len()]);
+
+impl Requests {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.0.iter().flatten().sum()
+    }
+
+    /// Those of one kind.
+    pub fn of(&self, kind: RequestKind) -> u64 {
+        self.0[kind as usize].iter().sum()
+    }
+
+    /// Those with one kind of answer.
+    pub fn answered(&self, answer: AnswerKind) -> u64 {
+        self.0.iter().map(|row| row[answer as usize]).sum()
+    }
+
+    /// Every count, with its kind of request and of answer.
+    pub fn iter(&self) -> impl Iterator<Item = (RequestKind, AnswerKind, u64)> + '_ {
+        KINDS.iter().flat_map(move |&kind| ANSWERS.iter().map(move |&answer| (kind, answer, self.0[kind as usize][answer as usize])))
+    }
+
+    /// What was added since an earlier reading.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut added = *self;
+        for (row, before) in added.0.iter_mut().zip(earlier.0) {
+            for (count, before) in row.iter_mut().zip(before) {
+                *count = count.saturating_sub(before);
+            }
+        }
+        added
+    }
+}
+
+/// Shared by all handles of one store.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    counts: [[AtomicU64; ANSWERS.len()]; KINDS.len()],
+    date: Mutex<Option<(Timestamp, Moment)>>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Meter {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { counts: Default::default(), date: Mutex::new(None), clock }
+    }
+
+    pub(crate) fn count(&self, kind: RequestKind, answer: AnswerKind) {
+        self.counts[kind as usize][answer as usize].fetch_add(1, Relaxed);
+    }
+
+    /// A request is being made. It counts however it ends: a caller that gives up drops its future, and the request
+    /// was made all the same.
+    pub(crate) fn begin(self: &Arc<Self>, kind: RequestKind) -> Pending {
+        Pending { meter: Arc::clone(self), kind, answer: AnswerKind::None }
+    }
+
+    pub(crate) fn requests(&self) -> Requests {
+        let mut requests = Requests::default();
+        for (row, counts) in requests.0.iter_mut().zip(&self.counts) {
+            for (sum, count) in row.iter_mut().zip(counts) {
+                *sum = count.load(Relaxed);
+            }
+        }
+        requests
+    }
+
+    /// The store has just said that it is `date`.
+    pub(crate) fn note_date(&self, date: Timestamp) {
+        let now = self.clock.monotonic();
+        *self.date.lock().unwrap_or_else(PoisonError::into_inner) = Some((date, now));
+    }
+
+    /// What time it is by the store's clock: the last answer's date plus the time since.
+    pub(crate) fn store_time(&self) -> Option<Timestamp> {
+        let (date, at) = (*self.date.lock().unwrap_or_else(PoisonError::into_inner))?;
+        Some(date.plus(self.clock.monotonic().since(at)))
+    }
+}
+
+/// A request without its answer yet; counts itself when dropped.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    meter: Arc<Meter>,
+    kind: RequestKind,
+    pub(crate) answer: AnswerKind,
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.meter.count(self.kind, self.answer);
+    }
+}
+
+#[cfg(feature = "cloud")]
+pub(crate) mod http {
+    //! The hook into `object_store`'s HTTP client: it sees each attempt, which a wrapper of the store would not.
+
+    use super::{AnswerKind, Meter, RequestKind};
+    use crate::clock::Timestamp;
+    use async_trait::async_trait;
+    use chrono::DateTime;
+    use http::{Method, StatusCode, Uri, header::DATE};
+    use object_store::{
+        ClientOptions,
+        client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector},
+    };
+    use std::sync::Arc;
+
+    /// Makes clients whose every attempt is counted.
+    #[derive(Debug)]
+    pub(crate) struct MeteredConnector {
+        pub(crate) meter: Arc<Meter>,
+        pub(crate) bucket: String,
+    }
+
+    impl HttpConnector for MeteredConnector {
+        fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+            let inner = ReqwestConnector::default().connect(options)?;
+            Ok(HttpClient::new(Metered { inner, meter: Arc::clone(&self.meter), bucket: self.bucket.clone() }))
+        }
+    }
+
+    #[derive(Debug)]
+    struct Metered {
+        inner: HttpClient,
+        meter: Arc<Meter>,
+        bucket: String,
+    }
+
+    #[async_trait]
+    impl HttpService for Metered {
+        async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+            let kind = kind(request.method(), request.uri(), &self.bucket);
+            let mut pending = self.meter.begin(kind);
+            let result = self.inner.execute(request).await;
+            if let Ok(response) = &result {
+                pending.answer = answer(response.status());
+                // Only the store's own word counts, not that of a credentials service.
+                if kind != RequestKind::Other
+                    && let Some(date) = response.headers().get(DATE).and_then(|date| date.to_str().ok())
+                    && let Ok(date) = DateTime::parse_from_rfc2822(date)
+                {
+                    self.meter.note_date(Timestamp::from(date.to_utc()));
+                }
+            }
+            result
+        }
+    }
+
+    fn kind(method: &Method, uri: &Uri, bucket: &str) -> RequestKind {
+        let query = uri.query().unwrap_or_default();
+        let has = |parameter: &str| query.split('&').any(|part| part.split('=').next() == Some(parameter));
+        let on_bucket = uri.path().split('/').any(|segment| segment == bucket)
+            || uri.host().is_some_and(|host| host.strip_prefix(bucket).is_some_and(|rest| rest.starts_with('.')));
+        if !on_bucket {
+            return RequestKind::Other;
+        }
+        match *method {
+            Method::GET if has("list-type") || query.contains("comp=list") || uri.path().ends_with("/o") => {
+                RequestKind::List
+            }
+            Method::GET | Method::HEAD => RequestKind::Get,
+            Method::PUT => RequestKind::Put,
+            Method::DELETE => RequestKind::Delete,
+            Method::POST if has("delete") || query.contains("comp=batch") => RequestKind::Delete,
+            _ => RequestKind::Other,
+        }
+    }
+
+    fn answer(status: StatusCode) -> AnswerKind {
+        match status.as_u16() {
+            200..=299 => AnswerKind::Ok,
+            404 => AnswerKind::Missing,
+            304 | 409 | 412 => AnswerKind::Conflict,
+            401 | 403 => AnswerKind::Denied,
+            429 | 503 => AnswerKind::Throttled,
+            _ => AnswerKind::Failed,
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn requests_are_told_apart_on_every_cloud() {
+            let kind_of = |method: Method, uri: &str| kind(&method, &uri.parse().unwrap(), "b");
+            assert_eq!(kind_of(Method::GET, "http://h/b?list-type=2&prefix=x"), RequestKind::List);
+            assert_eq!(kind_of(Method::GET, "http://b.s3.eu.amazonaws.com/x"), RequestKind::Get);
+            assert_eq!(kind_of(Method::POST, "http://h/b?delete"), RequestKind::Delete);
+            assert_eq!(kind_of(Method::GET, "http://h/account/b?restype=container&comp=list"), RequestKind::List);
+            assert_eq!(kind_of(Method::GET, "https://storage.googleapis.com/storage/v1/b/b/o?prefix=x"), RequestKind::List);
+            assert_eq!(kind_of(Method::PUT, "http://h/b/x"), RequestKind::Put);
+            assert_eq!(kind_of(Method::PUT, "http://169.254.169.254/latest/api/token"), RequestKind::Other);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::TestClock;
+    use std::time::Duration;
+
+    #[test]
+    fn counts_are_kept_by_kind_and_answer() {
+        let meter = Meter::new(Arc::new(TestClock::at(Timestamp::default())));
+        meter.count(RequestKind::Put, AnswerKind::Ok);
+        let before = meter.requests();
+        meter.count(RequestKind::Put, AnswerKind::Conflict);
+        meter.count(RequestKind::Get, AnswerKind::Ok);
+        let added = meter.requests().since(&before);
+        assert_eq!((added.total(), added.of(RequestKind::Put), added.answered(AnswerKind::Ok)), (2, 1, 1));
+        assert_eq!(added.iter().filter(|(_, _, count)| *count > 0).count(), 2);
+    }
+
+    #[test]
+    fn the_stores_time_goes_on_between_two_answers() {
+        let clock = TestClock::at(Timestamp::from_millis(0));
+        let meter = Meter::new(Arc::new(clock.clone()));
+        assert_eq!(meter.store_time(), None);
+        meter.note_date(Timestamp::from_millis(90_000));
+        clock.advance(Duration::from_secs(10));
+        clock.step_wall(-50_000);
+        assert_eq!(meter.store_time(), Some(Timestamp::from_millis(100_000)));
+    }
+}

@@ -1,0 +1,22 @@
+//! The only room that knows `object_store`: conditional writes, reads, ordered pages, deletes, and what it takes to
+//! trust a store with them.
+
+mod agreement;
+mod answer;
+mod backend;
+pub(crate) mod cas;
+mod counting;
+pub(crate) mod local;
+mod meter;
+mod name;
+mod memory;
+mod open;
+mod page;
+mod probe;
+mod url;
+
+pub use agreement::Agreement;
+pub(crate) use backend::{Backend, Fetched, Version};
+pub use meter::{AnswerKind, RequestKind, Requests};
+pub(crate) use name::Name;
+pub use open::{Probing, Store, StoreBuilder};

@@ -1,0 +1,348 @@
+//! Opening a store: from handle or URL to something that may be trusted.
+
+use super::{
+    Agreement, Backend, Requests,
+    agreement::{DATE_SLACK, Passed, StoreRecord, StoreSlot},
+    backend::TimeSource,
+    cas::{self, Cas, Outcome, Seen},
+    counting::Counting,
+    meter::Meter,
+    name::Prefix,
+    page::Lister,
+    probe,
+    url::{Connection, connect},
+};
+use crate::{Clock, Error, Generator, OsGenerator, Result, Settings, SystemClock, clock::Timestamp};
+use object_store::{ObjectStore, path::Path};
+use sha2::{Digest, Sha256};
+use std::{collections::BTreeMap, fmt, fmt::Write as _, sync::Arc, time::Duration};
+
+/// When opening a store makes it prove that it keeps its conditions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Probing {
+    /// When the store was not probed in the last seven days, at this place and by this version. A store that was
+    /// handed in is probed each time.
+    #[default]
+    WhenDue,
+    /// Each time.
+    Always,
+    /// Not at all: for credentials that may only read, and where somebody else has seen to it.
+    Never,
+}
+
+/// An opened store. Cheap to clone; clones share their connections, counts and caches.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let store = leasehold::Store::open("memory://").await?;
+/// assert_eq!(store.agreement().max_clock_skew.as_secs(), 1);
+/// # Ok::<(), leasehold::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Store {
+    backend: Arc<Backend>,
+    agreement: Agreement,
+}
+
+impl Store {
+    /// Opens the store at a URL with the environment's credentials and default settings; see [`StoreBuilder::url`].
+    pub async fn open(url: impl AsRef<str>) -> Result<Self> {
+        Self::builder().url(url).open().await
+    }
+
+    /// Configures how a store is opened.
+    pub fn builder() -> StoreBuilder {
+        StoreBuilder::default()
+    }
+
+    /// What all processes that use this store have agreed on.
+    pub fn agreement(&self) -> &Agreement {
+        &self.agreement
+    }
+
+    /// How many requests were made since the store was opened.
+    pub fn requests(&self) -> Requests {
+        self.backend.requests()
+    }
+
+    /// What time it is by the store's own clock, if it has told.
+    pub fn time(&self) -> Option<Timestamp> {
+        self.backend.store_time()
+    }
+
+    /// How far this machine's clock and the store's are apart, as far as is known; the store counts whole seconds.
+    pub fn skew(&self) -> Option<Duration> {
+        Some(self.backend.clock.wall().distance(self.time()?))
+    }
+
+    #[cfg(feature = "testkit")]
+    pub(crate) fn backend(&self) -> &Arc<Backend> {
+        &self.backend
+    }
+}
+
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.backend.place)
+    }
+}
+
+/// Where a store is, how it is reached, and what it is opened with.
+#[derive(Debug)]
+#[must_use]
+pub struct StoreBuilder {
+    source: Source,
+    options: BTreeMap<String, String>,
+    environment: bool,
+    settings: Settings,
+    probing: Probing,
+    clock: Arc<dyn Clock>,
+    generator: Arc<dyn Generator>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Nothing,
+    Url(String),
+    Handle { store: Arc<dyn ObjectStore>, bulk: Option<Arc<dyn ObjectStore>>, prefix: String, ordered: bool, own_time: bool },
+}
+
+impl Default for StoreBuilder {
+    fn default() -> Self {
+        Self {
+            source: Source::Nothing,
+            options: BTreeMap::new(),
+            environment: true,
+            settings: Settings::default(),
+            probing: Probing::default(),
+            clock: Arc::new(SystemClock::new()),
+            generator: Arc::new(OsGenerator::new()),
+        }
+    }
+}
+
+impl StoreBuilder {
+    /// The store at a URL: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`,
+    /// `file:///absolute/folder`, or `memory://` for tests. The prefix may be left out.
+    ///
+    /// Credentials, region and endpoint come from the environment variables that `object_store` reads (`AWS_…`,
+    /// `GOOGLE_…`, `AZURE_…`), from [`option`](Self::option), and from the URL's query, each over the one before:
+    /// `s3://bucket?endpoint=http://127.0.0.1:9000&region=us-east-1`. Secrets are refused in a URL.
+    pub fn url(mut self, url: impl AsRef<str>) -> Self {
+        self.source = Source::Url(url.as_ref().to_owned());
+        self
+    }
+
+    /// A store that the caller has made. Calls are counted instead of HTTP attempts, listings are taken as unordered,
+    /// and the store's time is read off an object that is written for the purpose.
+    ///
+    /// Its own retries should be few and its timeouts short; what it does below this library cannot be seen from here.
+    pub fn object_store(mut self, store: Arc<dyn ObjectStore>) -> Self {
+        self.source = Source::Handle { store, bulk: None, prefix: String::new(), ordered: false, own_time: true };
+        self
+    }
+
+    /// A second handle of the store that was handed in, for listing and deleting, with more patience than the first.
+    pub fn bulk_store(mut self, second: Arc<dyn ObjectStore>) -> Self {
+        if let Source::Handle { bulk, .. } = &mut self.source {
+            *bulk = Some(second);
+        }
+        self
+    }
+
+    /// The prefix below which everything lives in a store that was handed in.
+    pub fn prefix(mut self, below: impl Into<String>) -> Self {
+        if let Source::Handle { prefix, .. } = &mut self.source {
+            *prefix = below.into();
+        }
+        self
+    }
+
+    /// Declares that a store that was handed in lists in byte order of the names.
+    pub fn lists_in_order(mut self) -> Self {
+        if let Source::Handle { ordered, .. } = &mut self.source {
+            *ordered = true;
+        }
+        self
+    }
+
+    /// Declares that a store that was handed in goes by the same clock as this process.
+    pub fn shares_our_clock(mut self) -> Self {
+        if let Source::Handle { own_time, .. } = &mut self.source {
+            *own_time = false;
+        }
+        self
+    }
+
+    /// An option of the store at the URL, by the name that `object_store` gives it: `endpoint`, `region`,
+    /// `access_key_id`, … An unknown one is refused when the store is opened.
+    pub fn option(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.options.insert(key.into(), value.into());
+        self
+    }
+
+    /// Ignores the environment variables.
+    pub fn without_environment(mut self) -> Self {
+        self.environment = false;
+        self
+    }
+
+    /// Values that differ from the defaults.
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// When the store is probed.
+    pub fn probing(mut self, probing: Probing) -> Self {
+        self.probing = probing;
+        self
+    }
+
+    /// Where time comes from.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Where randomness comes from.
+    pub fn generator(mut self, generator: Arc<dyn Generator>) -> Self {
+        self.generator = generator;
+        self
+    }
+
+    /// Connects, makes sure that the store is safe, and agrees with the other processes on what must be the same.
+    ///
+    /// One read when all that is known already. Fails with nothing written when the URL, the options or the
+    /// credentials are wrong.
+    pub async fn open(self) -> Result<Store> {
+        let proposal = Agreement::propose(&self.settings)?;
+        if self.settings.request_timeout.is_zero() || self.settings.bulk_timeout.is_zero() {
+            return Err(Error::config("request_timeout and bulk_timeout must be longer than nothing"));
+        }
+        let always = self.probing == Probing::Always
+            || self.probing == Probing::WhenDue && matches!(self.source, Source::Handle { .. });
+        let (probing, settings) = (self.probing, self.settings.clone());
+        let (backend, place) = self.connect().await?;
+        let backend = Arc::new(backend);
+        let known = cas::read(&backend, &StoreSlot).await?;
+        if let Some(known) = &known {
+            known.record().agreement()?.admit(&settings)?;
+        }
+        let due = !known
+            .as_ref()
+            .and_then(|known| known.record().probe.as_ref())
+            .is_some_and(|passed| passed.holds(backend.store_time(), &place));
+        let passed = if probing != Probing::Never && (always || due) {
+            probe::probe(&backend).await?;
+            backend.store_time().map(|now| Passed::now(now, &place))
+        } else {
+            None
+        };
+        if probing != Probing::Never || known.is_none() {
+            backend.refresh_time().await?;
+        }
+        let agreement = match known {
+            Some(known) if passed.is_none() || !due => known.record().agreement()?,
+            known => agree(&backend, known, &proposal, passed, &settings).await?,
+        };
+        let store = Store { backend, agreement };
+        if let Some(skew) = store.skew()
+            && skew > agreement.max_clock_skew + DATE_SLACK
+        {
+            tracing::warn!(store = %store, ?skew, "this machine's clock and the store's differ: no lease is granted until that is mended");
+        }
+        Ok(store)
+    }
+
+    async fn connect(self) -> Result<(Backend, String)> {
+        let meter = Arc::new(Meter::new(Arc::clone(&self.clock)));
+        let connection = match self.source {
+            Source::Nothing => return Err(Error::invalid("no store was named: give the builder a URL or an object store")),
+            Source::Url(url) => {
+                let timeout = self.settings.request_timeout;
+                connect(&url, self.options, self.environment, timeout, &meter, &self.clock).await?
+            }
+            Source::Handle { store, bulk, prefix, ordered, own_time } => {
+                if let Some(key) = self.options.keys().next() {
+                    return Err(Error::invalid(format!("the option {key:?} has no meaning for a store that was handed in")));
+                }
+                let prefix = Path::parse(&prefix)
+                    .map_err(|error| Error::invalid(format!("{prefix:?} is no prefix: {error}")).with_source(error))?;
+                let place = format!("{store}/{prefix}");
+                let count = |store| Arc::new(Counting::new(store, Arc::clone(&meter))) as Arc<dyn ObjectStore>;
+                Connection {
+                    coordination: count(Arc::clone(&store)),
+                    bulk: count(bulk.unwrap_or(store)),
+                    lister: if ordered { Lister::Ordered } else { Lister::Unordered },
+                    prefix,
+                    identity: place.clone(),
+                    place,
+                    time: if own_time { TimeSource::Object } else { TimeSource::Clock },
+                }
+            }
+        };
+        let place = hash(&connection.identity);
+        let backend = Backend {
+            coordination: connection.coordination,
+            bulk: connection.bulk,
+            lister: connection.lister,
+            prefix: Prefix::new(&connection.prefix)?,
+            place: connection.place,
+            meter,
+            time: connection.time,
+            clock: self.clock,
+            generator: self.generator,
+            request_timeout: self.settings.request_timeout,
+            bulk_timeout: self.settings.bulk_timeout,
+        };
+        Ok((backend, place))
+    }
+}
+
+/// Writes what is agreed into a new store, or a newer probe into a known one. Whoever loses takes what is there.
+async fn agree(
+    backend: &Arc<Backend>,
+    known: Option<Seen<StoreRecord>>,
+    proposal: &Agreement,
+    passed: Option<Passed>,
+    settings: &Settings,
+) -> Result<Agreement> {
+    const TRIES: u32 = 5;
+    let old = known.as_ref().map(|known| known.record().clone());
+    let mut cas = Cas::new(Arc::clone(backend), StoreSlot, known);
+    for tries in 0..TRIES {
+        let outcome = cas.attempt((), |stamp| match &old {
+            Some(old) => old.probed(stamp, passed.clone()),
+            None => StoreRecord::new(stamp, proposal, passed.clone()),
+        });
+        match (outcome.await, &old) {
+            (Outcome::Won(seen, ()) | Outcome::Lost(Some(seen)), _) => {
+                let agreement = seen.record().agreement()?;
+                agreement.admit(settings)?;
+                return Ok(agreement);
+            }
+            (Outcome::Lost(None), _) => {
+                return Err(Error::unavailable(format!("the settings in {} were removed just now: open it again", backend.place)));
+            }
+            // Only the note of a probe is at stake: without it the next process probes again.
+            (Outcome::Unknown(error), Some(old)) => {
+                tracing::debug!(%error, "the probe could not be noted");
+                return old.agreement();
+            }
+            (Outcome::Unknown(error), None) if !error.is_retryable() || tries + 1 == TRIES => return Err(error),
+            (Outcome::Unknown(_), None) => backend.pause(tries).await,
+        }
+    }
+    Err(Error::unavailable(format!("the settings of {} could not be written", backend.place)))
+}
+
+fn hash(identity: &str) -> String {
+    Sha256::digest(identity).iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,13 +1,23 @@
 //! Leases, transaction decisions and fencing tokens on nothing but an object store.
 
+mod bucket;
 pub mod clock;
 mod error;
+mod fence;
 mod generator;
 mod id;
+mod key;
+mod namespace;
 #[cfg(feature = "testkit")]
 pub mod testkit;
+mod ttl;
 
+pub use bucket::Bucket;
 pub use clock::{Clock, SystemClock};
 pub use error::{Error, ErrorKind, Result};
+pub use fence::Fence;
 pub use generator::{Generator, OsGenerator};
 pub use id::{LeaseId, WriteId};
+pub use key::{Decoded, Key, KeyJson};
+pub use namespace::Namespace;
+pub use ttl::Ttl;

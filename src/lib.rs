@@ -1,17 +1,27 @@
 //! Leases, transaction decisions and fencing tokens on nothing but an object store.
 
+mod bucket;
 pub mod clock;
 mod error;
+mod fence;
 mod generator;
 mod id;
+mod key;
+mod namespace;
 mod settings;
 pub mod store;
 #[cfg(feature = "testkit")]
 pub mod testkit;
+mod ttl;
 
+pub use bucket::Bucket;
 pub use clock::{Clock, SystemClock};
 pub use error::{Error, ErrorKind, Result};
+pub use fence::Fence;
 pub use generator::{Generator, OsGenerator};
 pub use id::{LeaseId, WriteId};
+pub use key::{Decoded, Key, KeyJson};
+pub use namespace::Namespace;
 pub use settings::Settings;
 pub use store::{Store, StoreBuilder};
+pub use ttl::Ttl;

@@ -53,6 +53,15 @@ impl Bucket {
         Self::from_hours(self.hours + 1)
     }
 
+    /// Its name as a number, for records.
+    pub(crate) fn number(self) -> u64 {
+        self.to_string().parse().unwrap_or(0)
+    }
+
+    pub(crate) fn from_number(number: u64) -> Result<Self> {
+        format!("{number:010}").parse()
+    }
+
     fn from_hours(hours: i64) -> Option<Self> {
         (Self::FIRST.hours..=Self::LAST.hours).contains(&hours).then_some(Self { hours })
     }

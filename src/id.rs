@@ -78,6 +78,11 @@ id! {
     LeaseId, "a lease id"
 }
 
+id! {
+    /// Names one process, or rather one opened store in it: two processes of one owner are two holders.
+    ProcessId, "a process id"
+}
+
 fn parse(text: &str) -> Option<[u8; 16]> {
     let digits = text.as_bytes();
     if digits.len() != 32 {

@@ -7,6 +7,7 @@ mod fence;
 mod generator;
 mod id;
 mod key;
+mod lease;
 mod namespace;
 mod settings;
 pub mod store;

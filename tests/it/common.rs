@@ -1,0 +1,50 @@
+//! What several promises need: a server with a store on it, both on a clock that is moved by hand.
+
+use leasehold::{
+    Settings, Store, StoreBuilder,
+    clock::Timestamp,
+    store::{Probing, Requests},
+    testkit::{S3Server, TestClock},
+};
+use std::{sync::Arc, time::Duration};
+
+/// 2026-01-01T00:30:00Z: the middle of an hour.
+pub fn noon() -> Timestamp {
+    Timestamp::from_millis(1_767_227_400_000)
+}
+
+/// An S3 server and a store on it.
+pub struct Bed {
+    pub clock: TestClock,
+    pub server: S3Server,
+    pub store: Store,
+}
+
+impl Bed {
+    pub async fn new() -> Self {
+        let clock = TestClock::at(noon());
+        let server = S3Server::start(Arc::new(clock.clone())).await.unwrap();
+        let store = s3(&server, &clock).probing(Probing::Never).open().await.unwrap();
+        server.clear_requests();
+        Self { clock, server, store }
+    }
+
+    /// Runs something and counts the HTTP attempts that it took, as the client and as the server saw them.
+    pub async fn counting<T>(&self, run: impl Future<Output = T>) -> (T, Requests) {
+        let (before, seen) = (self.store.requests(), self.server.requests().len());
+        let result = run.await;
+        let made = self.store.requests().since(&before);
+        assert_eq!(made.total(), (self.server.requests().len() - seen) as u64, "the client miscounts");
+        (result, made)
+    }
+}
+
+/// A store on the testkit's server that ignores the machine's environment.
+pub fn s3(server: &S3Server, clock: &TestClock) -> StoreBuilder {
+    let mut settings = Settings::default();
+    // Real time, unlike everything else: only a test of a server that hangs should ever wait for it.
+    settings.request_timeout = Duration::from_secs(30);
+    let builder = Store::builder().url("s3://bucket/some/prefix").without_environment();
+    let builder = server.options().into_iter().fold(builder, |builder, (key, value)| builder.option(key, value));
+    builder.settings(settings).clock(Arc::new(clock.clone()))
+}

@@ -85,6 +85,19 @@ impl Fault {
     }
 }
 
+/// What is wrong with a store for good. One with any of these must not be trusted with leases: the probe refuses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Flaw {
+    /// Every conditional write is carried out as if it had no condition.
+    IgnoresPreconditions,
+    /// The condition is checked, and the write made a moment later, with no lock around the two: racing writers all win.
+    ChecksThenWrites,
+    /// An update of an object that does not exist creates it.
+    UpdatesTheMissing,
+    /// The first read after an overwrite returns what was there before.
+    StaleReads,
+}
+
 /// A scripted fault: the requests of one kind whose name contains `name`, after the first `skip` of them, `times` long.
 #[derive(Debug, Clone)]
 pub struct Rule {

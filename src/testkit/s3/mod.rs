@@ -16,7 +16,7 @@ mod tests;
 mod xml;
 
 use self::{bucket::Bucket, log::Log};
-use super::{Faults, Op};
+use super::{Faults, Flaw, Op};
 use crate::{Clock, clock::Timestamp};
 use bytes::Bytes;
 use std::{
@@ -31,20 +31,6 @@ use std::{
 use tokio::{net::TcpListener, task::JoinSet};
 
 pub use self::log::Request;
-
-/// A way in which a store that looks like S3 is not safe to keep leases in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Flaw {
-    /// Writes are applied whatever their `If-Match` or `If-None-Match` says.
-    IgnoresPreconditions,
-    /// The condition is checked first and the write made later, with no lock over both: two that race both win.
-    ChecksThenWrites,
-    /// An `If-Match` on an object that is not there creates it.
-    UpdatesTheMissing,
-    /// The first read after an overwrite returns the version before it.
-    StaleReads,
-}
 
 /// An S3 server in this process, on loopback, with one bucket. Dropping it stops it and closes its connections.
 ///

@@ -4,6 +4,7 @@ pub mod clock;
 mod error;
 mod generator;
 mod id;
+mod store;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 

@@ -6,6 +6,7 @@
 //! - [`Faults`]: what goes wrong and when, by script or by seed; shared by the two stores below.
 //! - [`FaultStore`]: an object store in memory that does what [`Faults`] tells it to, for tests inside of one process.
 //! - [`FlawedStore`]: makes a store of which one promise cannot be trusted ([`Flaw`]), for tests of the probe.
+//! - [`LocalDirectory`]: the embedded store by itself.
 //! - [`S3Server`]: an S3 server in this process, for what only real HTTP through a real client shows.
 
 mod clock;
@@ -27,3 +28,5 @@ pub use generator::SeededGenerator;
 pub use objects::{Applied, Observer};
 pub use register::{Reading, Register, Swap, Verdict};
 pub use s3::{Request, S3Server};
+
+pub use crate::store::local::{LocalDirectory, LocalError};

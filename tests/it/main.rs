@@ -1,6 +1,10 @@
 //! What the library promises to its users, one module a promise.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "these are tests")]
+
 mod common;
 
 mod cas_answers;
 mod opening;
+#[cfg(unix)]
+mod two_processes;

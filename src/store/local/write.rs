@@ -1,0 +1,245 @@
+//! Writes and deletes: one at a time for a name, between all processes of the host.
+
+use super::{
+    blocking,
+    disk::{Disk, is_at, open_lock},
+    durable::Tag,
+    error::{LocalError, STORE, from_io, is_full, is_missing, not_found},
+    name::{Name, is_hour},
+};
+use object_store::{Error, PutMode, PutPayload, Result, UpdateVersion, path::Path as Location};
+use std::{
+    collections::BTreeSet,
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// The lock of a share of the names: among the tasks of this process by the mutex, between processes by the file,
+/// which is opened once, and neither renamed nor deleted.
+pub(super) type Shard = Arc<tokio::sync::Mutex<Option<File>>>;
+
+/// A sweeper removes a folder that is empty while a writer is about to fill it.
+const TRIES: usize = 16;
+
+impl Disk {
+    pub(super) async fn put(self: &Arc<Self>, name: Name, body: PutPayload, mode: PutMode) -> Result<Tag> {
+        self.in_turn(name, move |disk, name, caller| disk.put_locked(name, &body, &mode, caller)).await
+    }
+
+    /// Deletes one by one and flushes once. An entry that comes back after a power cut would do no harm, but somebody
+    /// may delete what leads to it because it is gone.
+    pub(super) async fn delete(self: &Arc<Self>, locations: Vec<Result<Location>>) -> Vec<Result<Location>> {
+        let mut folders = BTreeSet::new();
+        let mut answers = Vec::with_capacity(locations.len());
+        for location in locations {
+            let deleted = async {
+                let name = Name::new(&self.root, &location?)?;
+                let folder = name.folder.clone();
+                let location = self.in_turn(name, Self::delete_locked).await?;
+                folders.insert(folder);
+                Ok(location)
+            };
+            answers.push(deleted.await);
+        }
+        let disk = Arc::clone(self);
+        let flushed = blocking(move || {
+            folders.iter().try_for_each(|folder| {
+                // Fails, as it should, while there is anything in it.
+                let removed = is_hour(folder) && fs::remove_dir(folder).is_ok();
+                disk.sync_folder(if removed { folder.parent().unwrap_or(folder) } else { folder })
+            })
+        });
+        if let Err(failed) = flushed.await {
+            // The entries are gone, but may come back.
+            answers.iter_mut().filter(|answer| answer.is_ok()).for_each(|answer| {
+                let unknown = || LocalError::Interrupted(failed.to_string()).into();
+                *answer = Err(self.check().err().unwrap_or_else(unknown));
+            });
+        }
+        answers
+    }
+
+    /// Runs the work on a blocking thread, with the lock of the name, unless the caller has gone by then.
+    async fn in_turn<T: Send + 'static>(
+        self: &Arc<Self>,
+        name: Name,
+        work: impl FnOnce(&Self, &Name, &Caller) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (here, caller) = Caller::new();
+        let shard = name.shard();
+        let mut turn = Arc::clone(&self.shards[shard]).lock_owned().await;
+        let disk = Arc::clone(self);
+        let answer = blocking(move || {
+            let _locked = Locked::new(&mut turn, &disk.private.join(format!("lock-{shard:02}")))?;
+            // The process may have waited for long: what was true before may not be now.
+            disk.check()?;
+            caller.is_here()?;
+            work(&disk, &name, &caller)
+        });
+        let answer = answer.await;
+        drop(here);
+        answer
+    }
+
+    fn put_locked(&self, name: &Name, body: &PutPayload, mode: &PutMode, caller: &Caller) -> Result<Tag> {
+        self.compare(name, mode)?;
+        let tag = Tag::of(body.iter().map(AsRef::as_ref));
+        // One per lock: what a killed writer left is overwritten by the next one, and never piles up.
+        let staged = self.private.join(format!("tmp-{:02}", name.shard()));
+        let published = self.stage(&staged, body).and_then(|()| caller.is_here()).and_then(|()| publish(&staged, name));
+        if let Err(error) = published {
+            let _ = fs::remove_file(&staged);
+            return Err(error);
+        }
+        self.sync_folders(&name.folder)?;
+        self.durable().remember(name.location.clone(), tag);
+        Ok(tag)
+    }
+
+    /// Whoever is told that he lost must be able to rely on it: what beat him is flushed first.
+    fn compare(&self, name: &Name, mode: &PutMode) -> Result<()> {
+        let wanted = match mode {
+            PutMode::Overwrite => return Ok(()),
+            PutMode::Create => None,
+            PutMode::Update(UpdateVersion { e_tag: Some(tag), .. }) => Some(tag.as_str()),
+            PutMode::Update(_) => {
+                return Err(Error::Generic { store: STORE, source: "an update needs an ETag".into() });
+            }
+        };
+        let path = name.location.to_string();
+        let current = self.load(name)?;
+        match (&current, wanted) {
+            (None, None) => return Ok(()),
+            (None, Some(_)) => {
+                return Err(Error::Precondition { path, source: "there is no such object".into() });
+            }
+            (Some(current), Some(wanted)) if current.tag.to_string() == wanted => return Ok(()),
+            (Some(current), _) => self.make_durable(name, current)?,
+        }
+        Err(match wanted {
+            None => Error::AlreadyExists { path, source: "it was created before".into() },
+            Some(wanted) => Error::Precondition { path, source: format!("it is not {wanted} any more").into() },
+        })
+    }
+
+    /// Nobody sees the file yet, so a failure here changes nothing; but a disk that fails to flush is not trusted.
+    fn stage(&self, staged: &Path, body: &PutPayload) -> Result<()> {
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => LocalError::Replaced { path: self.private.clone() }.into(),
+            _ => from_io("writing", staged, error),
+        };
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(staged).map_err(failed)?;
+        body.iter().try_for_each(|chunk| file.write_all(chunk)).map_err(failed)?;
+        self.try_sync(&file, staged).map_err(|error| match is_full(&error) {
+            true => failed(error),
+            false => self.fail(staged, &error),
+        })
+    }
+
+    fn delete_locked(&self, name: &Name, _: &Caller) -> Result<Location> {
+        self.durable().forget(&name.location);
+        match fs::remove_file(&name.file) {
+            Ok(()) => Ok(name.location.clone()),
+            Err(error) if is_missing(&error) || name.file.is_dir() => Err(not_found(&name.location)),
+            Err(error) => Err(from_io("deleting", &name.file, error)),
+        }
+    }
+}
+
+/// Makes the staged file the object, in one step, with its folder if need be.
+fn publish(staged: &Path, name: &Name) -> Result<()> {
+    let mut outcome = fs::rename(staged, &name.file);
+    for _ in 0..TRIES {
+        match &outcome {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            _ => break,
+        }
+        outcome = match fs::create_dir_all(&name.folder) {
+            // Somebody made it before us and removed it before we looked.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !name.folder.exists() => {
+                Err(io::ErrorKind::NotFound.into())
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(io::ErrorKind::NotADirectory.into()),
+            made => made.and_then(|()| fs::rename(staged, &name.file)),
+        };
+    }
+    outcome.map_err(|error| match error.kind() {
+        // Not a missing object: the folder, or the staged file, was taken away again and again.
+        io::ErrorKind::NotFound => {
+            LocalError::Io { doing: "renaming onto", path: name.file.clone(), source: error.into() }.into()
+        }
+        _ => from_io("renaming onto", &name.file, error),
+    })
+}
+
+/// Tells work on a blocking thread that nobody waits for it any more: a write that its caller has given up must not
+/// be applied minutes later, when another process lets go of the lock. (It may be applied; the caller cannot tell.)
+struct Caller(Arc<AtomicBool>);
+
+struct Here(Arc<AtomicBool>);
+
+impl Caller {
+    fn new() -> (Here, Self) {
+        let gone = Arc::new(AtomicBool::new(false));
+        (Here(Arc::clone(&gone)), Self(gone))
+    }
+
+    fn is_here(&self) -> Result<()> {
+        match self.0.load(Ordering::Acquire) {
+            true => Err(LocalError::Interrupted("the caller has given up".into()).into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// The lock between processes, held.
+struct Locked<'a>(&'a mut Option<File>);
+
+impl<'a> Locked<'a> {
+    fn new(slot: &'a mut Option<File>, path: &Path) -> Result<Self> {
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::NotFound => LocalError::Replaced { path: path.to_path_buf() }.into(),
+            _ => from_io("locking", path, error),
+        };
+        let file = match slot.take() {
+            Some(file) => file,
+            None => open_lock(path).map_err(failed)?,
+        };
+        loop {
+            match file.lock() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(failed(error)),
+                Ok(()) => break,
+            }
+        }
+        // Somebody has removed the file: others would lock another one. Keeping ours refuses until the store is
+        // reopened.
+        let held = is_at(&file, path);
+        let locked = Self(slot);
+        *locked.0 = Some(file);
+        match held {
+            true => Ok(locked),
+            false => Err(LocalError::Replaced { path: path.to_path_buf() }.into()),
+        }
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // Closing it lets go as well.
+        if self.0.as_ref().is_some_and(|file| file.unlock().is_err()) {
+            *self.0 = None;
+        }
+    }
+}

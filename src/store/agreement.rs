@@ -211,7 +211,9 @@ impl Slot for StoreSlot {
 
     fn encode(&self, record: &StoreRecord) -> Result<Bytes> {
         let body = serde_json::to_vec_pretty(record);
-        Ok(body.map_err(|error| Error::corrupt("the store's settings cannot be written down").with_source(error))?.into())
+        Ok(body
+            .map_err(|error| Error::corrupt("the store's settings cannot be written down").with_source(error))?
+            .into())
     }
 
     fn decode(&self, body: Bytes) -> Result<StoreRecord> {

@@ -11,10 +11,7 @@ pub(crate) fn is_missing(error: &StoreError) -> bool {
 
 /// A condition was not met, or may not have been. Never proof that a write did not happen.
 pub(crate) fn is_conflict(error: &StoreError) -> bool {
-    matches!(
-        error,
-        StoreError::AlreadyExists { .. } | StoreError::Precondition { .. } | StoreError::NotModified { .. }
-    )
+    matches!(error, StoreError::AlreadyExists { .. } | StoreError::Precondition { .. } | StoreError::NotModified { .. })
 }
 
 /// The public error for an answer that was not Ok: what was being done, what the store said, what to do next.
@@ -34,7 +31,10 @@ fn judge(error: &StoreError, code: Option<&str>, text: &str) -> (ErrorKind, &'st
         }
         Some("RequestTimeTooSkewed") => return (Config, "set this machine's clock: the store refuses its signature"),
         Some("InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken") => {
-            return (Denied, "check the credentials (for S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN)");
+            return (
+                Denied,
+                "check the credentials (for S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN)",
+            );
         }
         Some("PermanentRedirect" | "AuthorizationHeaderMalformed") => {
             return (Config, "check the region and the endpoint");
@@ -42,7 +42,11 @@ fn judge(error: &StoreError, code: Option<&str>, text: &str) -> (ErrorKind, &'st
         _ => {}
     }
     match error {
-        StoreError::PermissionDenied { .. } => (Denied, "grant the missing permission or use other credentials"),
+        // Without s3:ListBucket, S3 answers a read of a missing object with 403 instead of 404.
+        StoreError::PermissionDenied { .. } => (
+            Denied,
+            "grant the missing permission (on S3, reading an object that may be missing needs s3:ListBucket too) or use other credentials",
+        ),
         StoreError::Unauthenticated { .. } => (Denied, "check the credentials"),
         StoreError::NotFound { .. } => {
             (Config, "the bucket does not exist or cannot be seen: create it, or correct the URL or the endpoint")
@@ -116,7 +120,10 @@ mod tests {
         let error = explain(denied(body), "writing a", "s3://b");
         assert_eq!(error.kind(), ErrorKind::Denied);
         let text = error.to_string();
-        assert!(text.starts_with("writing a in s3://b failed: InvalidAccessKeyId: No such key; check the cred"), "{text}");
+        assert!(
+            text.starts_with("writing a in s3://b failed: InvalidAccessKeyId: No such key; check the cred"),
+            "{text}"
+        );
     }
 
     #[test]

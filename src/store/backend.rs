@@ -13,7 +13,7 @@ use futures_util::{StreamExt, stream};
 use object_store::{
     Error as StoreError, GetOptions, ObjectStore, PutMode, PutOptions, PutPayload, UpdateVersion, path::Path,
 };
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 /// No object of ours is near this size; a larger one is not ours and is not read.
 const LARGEST_BODY: u64 = 1 << 20;
@@ -78,7 +78,6 @@ pub(crate) enum TimeSource {
 }
 
 /// An opened store, as the rooms above see it.
-#[derive(Debug)]
 pub(crate) struct Backend {
     /// For reads and writes that somebody waits for: no retries below us, a short deadline.
     pub(crate) coordination: Arc<dyn ObjectStore>,
@@ -94,6 +93,13 @@ pub(crate) struct Backend {
     pub(crate) generator: Arc<dyn Generator>,
     pub(crate) request_timeout: Duration,
     pub(crate) bulk_timeout: Duration,
+}
+
+impl fmt::Debug for Backend {
+    // Without its handles, whose own Debug runs over pages.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Backend").field("place", &self.place).field("lister", &self.lister).finish_non_exhaustive()
+    }
 }
 
 impl Backend {
@@ -177,9 +183,8 @@ impl Backend {
     pub(crate) async fn delete(&self, names: &[Name]) -> Deleted {
         let paths: Vec<Path> = names.iter().map(|name| self.prefix.path(name)).collect();
         let count = paths.len();
-        let deleting = async {
-            Ok(self.bulk.delete_stream(stream::iter(paths).map(Ok).boxed()).collect::<Vec<_>>().await)
-        };
+        let deleting =
+            async { Ok(self.bulk.delete_stream(stream::iter(paths).map(Ok).boxed()).collect::<Vec<_>>().await) };
         let answers = match self.within(self.bulk_timeout, deleting).await {
             Ok(answers) => answers,
             Err(error) => {

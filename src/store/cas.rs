@@ -112,11 +112,7 @@ impl<S: Slot, T: Clone> Cas<S, T> {
     }
 
     /// Sends one write. `build` makes the record from the stamp that it must carry.
-    pub(crate) async fn attempt(
-        &mut self,
-        ticket: T,
-        build: impl FnOnce(Stamp) -> S::Record,
-    ) -> Outcome<S::Record, T> {
+    pub(crate) async fn attempt(&mut self, ticket: T, build: impl FnOnce(Stamp) -> S::Record) -> Outcome<S::Record, T> {
         let revision = self.base().map_or(0, Record::revision) + 1;
         let stamp = Stamp { write_id: WriteId::random(&*self.backend.generator), revision };
         let record = build(stamp);

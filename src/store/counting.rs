@@ -69,11 +69,7 @@ impl ObjectStore for Counting {
         self.count(RequestKind::Put, self.inner.put_opts(location, payload, opts)).await
     }
 
-    async fn put_multipart_opts(
-        &self,
-        location: &Path,
-        opts: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
+    async fn put_multipart_opts(&self, location: &Path, opts: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
         self.count(RequestKind::Put, self.inner.put_multipart_opts(location, opts)).await
     }
 

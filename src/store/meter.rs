@@ -79,7 +79,9 @@ impl Requests {
 
     /// Every count, with its kind of request and of answer.
     pub fn iter(&self) -> impl Iterator<Item = (RequestKind, AnswerKind, u64)> + '_ {
-        KINDS.iter().flat_map(move |&kind| ANSWERS.iter().map(move |&answer| (kind, answer, self.0[kind as usize][answer as usize])))
+        KINDS.iter().flat_map(move |&kind| {
+            ANSWERS.iter().map(move |&answer| (kind, answer, self.0[kind as usize][answer as usize]))
+        })
     }
 
     /// What was added since an earlier reading.
@@ -253,7 +255,10 @@ pub(crate) mod http {
             assert_eq!(kind_of(Method::GET, "http://b.s3.eu.amazonaws.com/x"), RequestKind::Get);
             assert_eq!(kind_of(Method::POST, "http://h/b?delete"), RequestKind::Delete);
             assert_eq!(kind_of(Method::GET, "http://h/account/b?restype=container&comp=list"), RequestKind::List);
-            assert_eq!(kind_of(Method::GET, "https://storage.googleapis.com/storage/v1/b/b/o?prefix=x"), RequestKind::List);
+            assert_eq!(
+                kind_of(Method::GET, "https://storage.googleapis.com/storage/v1/b/b/o?prefix=x"),
+                RequestKind::List
+            );
             assert_eq!(kind_of(Method::PUT, "http://h/b/x"), RequestKind::Put);
             assert_eq!(kind_of(Method::PUT, "http://169.254.169.254/latest/api/token"), RequestKind::Other);
         }

@@ -54,14 +54,12 @@ impl Prefix {
         Ok(Self(prefix))
     }
 
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
-
     /// The whole path of an object, as the store knows it.
     pub(crate) fn path(&self, name: &Name) -> Path {
-        // Neither part needs encoding: the prefix came through Path, names are made of safe ASCII.
-        Path::from_iter(self.0.split('/').chain(name.0.split('/')).filter(|part| !part.is_empty()))
+        // Neither part needs encoding: the prefix came through Path, which would encode its own percent signs again, and
+        // names are made of safe ASCII.
+        let raw = self.raw(&name.0);
+        Path::parse(&raw).unwrap_or_else(|_| Path::from(raw))
     }
 
     /// The whole of a raw prefix for listing: unlike a path it may end in a slash or in the middle of a segment.

@@ -15,7 +15,7 @@ use super::{
 use crate::{Clock, Error, Generator, OsGenerator, Result, Settings, SystemClock, clock::Timestamp};
 use object_store::{ObjectStore, path::Path};
 use sha2::{Digest, Sha256};
-use std::{collections::BTreeMap, fmt, fmt::Write as _, sync::Arc, time::Duration};
+use std::{fmt, fmt::Write as _, sync::Arc, time::Duration};
 
 /// When opening a store makes it prove that it keeps its conditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -95,7 +95,7 @@ impl fmt::Display for Store {
 #[must_use]
 pub struct StoreBuilder {
     source: Source,
-    options: BTreeMap<String, String>,
+    options: Vec<(String, String)>,
     environment: bool,
     settings: Settings,
     probing: Probing,
@@ -107,14 +107,20 @@ pub struct StoreBuilder {
 enum Source {
     Nothing,
     Url(String),
-    Handle { store: Arc<dyn ObjectStore>, bulk: Option<Arc<dyn ObjectStore>>, prefix: String, ordered: bool, own_time: bool },
+    Handle {
+        store: Arc<dyn ObjectStore>,
+        bulk: Option<Arc<dyn ObjectStore>>,
+        prefix: String,
+        ordered: bool,
+        own_time: bool,
+    },
 }
 
 impl Default for StoreBuilder {
     fn default() -> Self {
         Self {
             source: Source::Nothing,
-            options: BTreeMap::new(),
+            options: Vec::new(),
             environment: true,
             settings: Settings::default(),
             probing: Probing::default(),
@@ -178,9 +184,9 @@ impl StoreBuilder {
     }
 
     /// An option of the store at the URL, by the name that `object_store` gives it: `endpoint`, `region`,
-    /// `access_key_id`, … An unknown one is refused when the store is opened.
+    /// `access_key_id`, … Of two values for one option the later counts. An unknown one is refused when the store is opened.
     pub fn option(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
-        self.options.insert(key.into(), value.into());
+        self.options.push((key.into(), value.into()));
         self
     }
 
@@ -261,14 +267,18 @@ impl StoreBuilder {
     async fn connect(self) -> Result<(Backend, String)> {
         let meter = Arc::new(Meter::new(Arc::clone(&self.clock)));
         let connection = match self.source {
-            Source::Nothing => return Err(Error::invalid("no store was named: give the builder a URL or an object store")),
+            Source::Nothing => {
+                return Err(Error::invalid("no store was named: give the builder a URL or an object store"));
+            }
             Source::Url(url) => {
                 let timeout = self.settings.request_timeout;
                 connect(&url, self.options, self.environment, timeout, &meter, &self.clock).await?
             }
             Source::Handle { store, bulk, prefix, ordered, own_time } => {
-                if let Some(key) = self.options.keys().next() {
-                    return Err(Error::invalid(format!("the option {key:?} has no meaning for a store that was handed in")));
+                if let Some((key, _)) = self.options.first() {
+                    return Err(Error::invalid(format!(
+                        "the option {key:?} has no meaning for a store that was handed in"
+                    )));
                 }
                 let prefix = Path::parse(&prefix)
                     .map_err(|error| Error::invalid(format!("{prefix:?} is no prefix: {error}")).with_source(error))?;
@@ -326,7 +336,10 @@ async fn agree(
                 return Ok(agreement);
             }
             (Outcome::Lost(None), _) => {
-                return Err(Error::unavailable(format!("the settings in {} were removed just now: open it again", backend.place)));
+                return Err(Error::unavailable(format!(
+                    "the settings in {} were removed just now: open it again",
+                    backend.place
+                )));
             }
             // Only the note of a probe is at stake: without it the next process probes again.
             (Outcome::Unknown(error), Some(old)) => {

@@ -48,7 +48,9 @@ impl Slot for MarkSlot {
     }
 
     fn encode(&self, mark: &Mark) -> Result<Bytes> {
-        Ok(serde_json::to_vec(mark).map_err(|error| Error::corrupt("a probe cannot be written down").with_source(error))?.into())
+        Ok(serde_json::to_vec(mark)
+            .map_err(|error| Error::corrupt("a probe cannot be written down").with_source(error))?
+            .into())
     }
 
     fn decode(&self, body: Bytes) -> Result<Mark> {
@@ -83,7 +85,8 @@ impl Probe<'_> {
 
         self.must_conflict(&slot, PutMode::Create, "a create of an existing object fails").await?;
         let updated = self.write(&slot, Some(created.clone())).await?;
-        self.reads_latest(&slot, &updated, "a read after an overwrite, on another connection, shows the overwrite").await?;
+        self.reads_latest(&slot, &updated, "a read after an overwrite, on another connection, shows the overwrite")
+            .await?;
 
         let stale = PutMode::Update(created.version().clone().into());
         self.must_conflict(&slot, stale, "an update that names an older version fails").await?;
@@ -178,12 +181,14 @@ impl Probe<'_> {
                 self.backend.put(&slot.0, body, mode.clone()).await
             });
             let answers = join_all(writes).await;
-            let winners: Vec<&Mark> = marks.iter().zip(&answers).filter(|(_, answer)| answer.is_ok()).map(|(mark, _)| mark).collect();
+            let winners: Vec<&Mark> =
+                marks.iter().zip(&answers).filter(|(_, answer)| answer.is_ok()).map(|(mark, _)| mark).collect();
             if winners.len() > 1 {
                 return Err(self.unsafe_store(rule));
             }
             let there = self.backend.get(&slot.0).await?;
-            let there = there.map(|fetched| slot.decode(fetched.body).map(|mark| (mark, fetched.version))).transpose()?;
+            let there =
+                there.map(|fetched| slot.decode(fetched.body).map(|mark| (mark, fetched.version))).transpose()?;
             match (winners.first(), there) {
                 (Some(winner), Some((mark, version))) if mark.write_id == winner.write_id => return Ok(version),
                 (Some(_), _) => return Err(self.unsafe_store(rule)),
@@ -197,7 +202,9 @@ impl Probe<'_> {
                 }
                 (None, _) => {
                     let error = answers.into_iter().find_map(std::result::Result::err).map(|refusal| refusal.error);
-                    return Err(error.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the probe's race had no end")));
+                    return Err(
+                        error.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the probe's race had no end"))
+                    );
                 }
             }
         }

@@ -1,9 +1,11 @@
 //! From a URL to the handles of a store.
 
-use super::{backend::TimeSource, counting::Counting, local::LocalDirectory, memory::Memory, meter::Meter, page::Lister};
+use super::{
+    backend::TimeSource, counting::Counting, local::LocalDirectory, memory::Memory, meter::Meter, page::Lister,
+};
 use crate::{Clock, Error, Result};
 use object_store::{ObjectStore, path::Path};
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 use url::Url;
 
 /// A store within reach, not yet trusted.
@@ -24,7 +26,7 @@ const SECRETS: [&str; 7] = ["secret", "token", "password", "access_key", "accoun
 
 pub(super) async fn connect(
     text: &str,
-    mut options: BTreeMap<String, String>,
+    mut options: Vec<(String, String)>,
     environment: bool,
     timeout: Duration,
     meter: &Arc<Meter>,
@@ -37,14 +39,15 @@ pub(super) async fn connect(
         if SECRETS.iter().any(|secret| key.to_ascii_lowercase().contains(secret)) {
             return Err(Error::invalid(format!("{key} does not belong into a URL: put it into the environment")));
         }
-        options.insert(key.into_owned(), value.into_owned());
+        options.push((key.into_owned(), value.into_owned()));
     }
     match url.scheme() {
         "file" => {
             refuse_options(&options, "file")?;
             let folder = folder(&url)?;
             let store = tokio::task::spawn_blocking(move || LocalDirectory::open(folder)).await;
-            let store = store.map_err(|error| Error::unavailable("opening the folder was interrupted").with_source(error))??;
+            let store = store
+                .map_err(|error| Error::unavailable("opening the folder was interrupted").with_source(error))??;
             Ok(embedded(Arc::new(store), place(&url), Path::default(), meter))
         }
         "memory" => {
@@ -61,15 +64,15 @@ pub(super) async fn connect(
             }
             cloud::connect(&url, &options, environment, timeout, meter)
         }
-        other => Err(Error::invalid(format!(
-            "{other:?} is no kind of store: use s3://, gs://, az://, file:// or memory://"
-        ))),
+        other => {
+            Err(Error::invalid(format!("{other:?} is no kind of store: use s3://, gs://, az://, file:// or memory://")))
+        }
     }
 }
 
-fn refuse_options(options: &BTreeMap<String, String>, scheme: &str) -> Result<()> {
-    match options.keys().next() {
-        Some(key) => Err(Error::invalid(format!("unknown option {key:?}: a {scheme}:// store has none"))),
+fn refuse_options(options: &[(String, String)], scheme: &str) -> Result<()> {
+    match options.first() {
+        Some((key, _)) => Err(Error::invalid(format!("unknown option {key:?}: a {scheme}:// store has none"))),
         None => Ok(()),
     }
 }
@@ -112,7 +115,7 @@ mod cloud {
 
     pub(super) fn connect(
         url: &Url,
-        _: &BTreeMap<String, String>,
+        _: &[(String, String)],
         _: bool,
         _: Duration,
         _: &Arc<Meter>,
@@ -121,7 +124,10 @@ mod cloud {
     }
 
     fn missing_feature(url: &Url) -> Error {
-        Error::config(format!("{}:// stores are not in this build: switch on the feature aws, gcp or azure", url.scheme()))
+        Error::config(format!(
+            "{}:// stores are not in this build: switch on the feature aws, gcp or azure",
+            url.scheme()
+        ))
     }
 }
 
@@ -139,7 +145,11 @@ mod cloud {
 
     const fn retries(max_retries: usize) -> RetryConfig {
         RetryConfig {
-            backoff: BackoffConfig { init_backoff: Duration::from_millis(100), max_backoff: Duration::from_secs(5), base: 2. },
+            backoff: BackoffConfig {
+                init_backoff: Duration::from_millis(100),
+                max_backoff: Duration::from_secs(5),
+                base: 2.,
+            },
             max_retries,
             retry_timeout: Duration::from_secs(20),
         }
@@ -147,13 +157,14 @@ mod cloud {
 
     /// Options by the name of a configuration key, with the environment below them.
     fn parsed<K: FromStr>(
-        options: &BTreeMap<String, String>,
+        options: &[(String, String)],
         environment: Option<&str>,
         scheme: &str,
     ) -> Result<Vec<(K, String)>> {
         let mut parsed = Vec::new();
         if let Some(prefix) = environment {
-            let variables = std::env::vars_os().filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
+            let variables = std::env::vars_os()
+                .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
             for (key, value) in variables.filter(|(key, _)| key.starts_with(prefix)) {
                 // Others have variables that begin like ours: those are not an error.
                 if let Ok(key) = key.to_ascii_lowercase().parse() {
@@ -179,21 +190,26 @@ mod cloud {
             #[cfg(feature = $feature)]
             fn $name(
                 url: &Url,
-                options: &BTreeMap<String, String>,
+                options: &[(String, String)],
                 environment: bool,
                 timeout: Duration,
                 meter: &Arc<Meter>,
             ) -> Result<Connection> {
                 let options = parsed::<$key>(options, environment.then_some($environment), url.scheme())?;
-                let bucket = url.username().is_empty().then(|| url.host_str()).flatten().unwrap_or(url.username()).to_owned();
-                let endpoint = options.iter().rev().find(|(key, _)| matches!(key, $endpoint)).map(|(_, value)| value.clone());
+                let bucket =
+                    url.username().is_empty().then(|| url.host_str()).flatten().unwrap_or(url.username()).to_owned();
+                let endpoint =
+                    options.iter().rev().find(|(key, _)| matches!(key, $endpoint)).map(|(_, value)| value.clone());
                 let build = |retry: RetryConfig| {
                     // A plain-text endpoint is refused by default, but whoever names one means it.
                     let plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
                     let builder = <$builder>::new()
                         .with_url(place(url))
                         .with_config($client(ClientConfigKey::AllowHttp), plain.to_string())
-                        .with_config($client(ClientConfigKey::Timeout), humantime::format_duration(timeout).to_string());
+                        .with_config(
+                            $client(ClientConfigKey::Timeout),
+                            humantime::format_duration(timeout).to_string(),
+                        );
                     options
                         .iter()
                         .fold(builder, |builder, (key, value)| builder.with_config(key.clone(), value))
@@ -216,13 +232,7 @@ mod cloud {
             }
 
             #[cfg(not(feature = $feature))]
-            fn $name(
-                url: &Url,
-                _: &BTreeMap<String, String>,
-                _: bool,
-                _: Duration,
-                _: &Arc<Meter>,
-            ) -> Result<Connection> {
+            fn $name(url: &Url, _: &[(String, String)], _: bool, _: Duration, _: &Arc<Meter>) -> Result<Connection> {
                 let message = concat!(" stores are not in this build: switch on the feature ", $feature);
                 Err(Error::config(format!("{}://{message}", url.scheme())))
             }
@@ -259,7 +269,7 @@ mod cloud {
 
     pub(super) fn connect(
         url: &Url,
-        options: &BTreeMap<String, String>,
+        options: &[(String, String)],
         environment: bool,
         timeout: Duration,
         meter: &Arc<Meter>,

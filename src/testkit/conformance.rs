@@ -85,7 +85,12 @@ impl Tester<'_> {
     }
 
     /// A swap that nobody competes with, repeated while the store is in a passing trouble.
-    async fn set(&self, register: &Register, base: Option<Reading>, value: u64) -> std::result::Result<Reading, String> {
+    async fn set(
+        &self,
+        register: &Register,
+        base: Option<Reading>,
+        value: u64,
+    ) -> std::result::Result<Reading, String> {
         let mut swap = register.swap(base);
         for retry in 0..10 {
             match swap.attempt(value).await {

@@ -164,7 +164,11 @@ async fn a_write_that_is_never_answered_is_unknown_until_it_is_looked_for() {
         async move { register.swap(Some(base)).attempt(7).await }
     });
     bed.clock.wait_for_sleepers(1).await;
-    while bed.server.object(&format!("some/prefix/{}", register.object_name())).is_none_or(|body| !body.ends_with(b"7}")) {
+    while bed
+        .server
+        .object(&format!("some/prefix/{}", register.object_name()))
+        .is_none_or(|body| !body.ends_with(b"7}"))
+    {
         tokio::task::yield_now().await;
     }
     bed.clock.advance(Duration::from_secs(30));

@@ -5,7 +5,10 @@ use crate::common::{Bed, noon, s3};
 use leasehold::{
     ErrorKind, Key, Settings, Store,
     store::{Probing, RequestKind},
-    testkit::{Answer, Fault, FaultStore, Flaw, FlawedStore, Op, Rule, S3Server, SeededGenerator, TestClock, conformance, conformance_of},
+    testkit::{
+        Answer, Fault, FaultStore, Flaw, FlawedStore, Op, Rule, S3Server, SeededGenerator, TestClock, conformance,
+        conformance_of,
+    },
 };
 use object_store::{ObjectStore, memory::InMemory};
 use std::{sync::Arc, time::Duration};
@@ -213,7 +216,10 @@ async fn a_missing_bucket_is_named_and_nothing_is_written() {
     let error = s3(&server, &clock).url("s3://wrong/prefix").open().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     let text = error.to_string();
-    assert!(text.contains("NoSuchBucket") && text.contains("s3://wrong/prefix") && text.contains("create it"), "{text}");
+    assert!(
+        text.contains("NoSuchBucket") && text.contains("s3://wrong/prefix") && text.contains("create it"),
+        "{text}"
+    );
     assert!(server.names().is_empty());
 }
 

@@ -1,0 +1,3 @@
+//! Leases.
+mod record;
+mod wire;

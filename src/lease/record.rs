@@ -1,0 +1,257 @@
+//! The record of one key, and the one rule by which its state is judged.
+
+use super::wire;
+use crate::{
+    Bucket, Error, Fence, Key, LeaseId, Namespace, Result, Ttl, WriteId,
+    clock::Timestamp,
+    id::ProcessId,
+    store::{
+        Name,
+        cas::{self, Slot, Stamp},
+    },
+};
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message;
+use std::time::Duration;
+
+/// The format that this version writes. Later ones are shown and never rewritten.
+const FORMAT: u32 = 1;
+
+/// Tag and wire type of the checksum, which is always the last field: five bytes with its value.
+const CHECKSUM_TAG: u8 = 15 << 3 | 5;
+const CHECKSUM_SIZE: usize = 5;
+
+/// The longest note that an owner may leave.
+pub(crate) const LONGEST_NOTE: usize = 4096;
+
+/// Somebody holds, or held, the key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lease {
+    pub(crate) id: LeaseId,
+    pub(crate) request_id: Option<String>,
+    pub(crate) owner: String,
+    pub(crate) process: ProcessId,
+    pub(crate) note: Option<Bytes>,
+    pub(crate) fence: Fence,
+    pub(crate) granted: Timestamp,
+    pub(crate) expires: Timestamp,
+    pub(crate) ttl: Ttl,
+    /// The write id of the last grant or renewal: by it a holder recognises its own write under somebody's mark.
+    pub(crate) beat: WriteId,
+}
+
+/// Somebody waits and asks for a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) process: ProcessId,
+    pub(crate) since: Timestamp,
+    pub(crate) interval: Duration,
+}
+
+/// What is stored for a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) format: u32,
+    pub(crate) write_id: WriteId,
+    pub(crate) revision: u64,
+    pub(crate) last_fence: Option<Fence>,
+    pub(crate) lease: Option<Lease>,
+    pub(crate) waiting: Option<Mark>,
+    pub(crate) written: Timestamp,
+    pub(crate) bucket: Option<Bucket>,
+}
+
+/// What a record means at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State<'a> {
+    /// Anybody may have it.
+    Free,
+    /// Nobody else may have it yet. Its own holder may already have stopped believing in it.
+    Held(&'a Lease),
+    /// Whoever touches it clears it.
+    Expired(&'a Lease),
+    /// Its expiry lies further ahead than any lease's can: a broken clock wrote it. Held, but a waiter that watches it
+    /// do nothing for long enough may take it over.
+    FarFuture(&'a Lease),
+}
+
+/// The settling rule: a lease is over for others only when their clock has passed its expiry by more than two clocks
+/// may differ. Never early; late is allowed.
+pub(crate) fn judge(lease: Option<&Lease>, now: Timestamp, max_clock_skew: Duration, max_ttl: Duration) -> State<'_> {
+    match lease {
+        None => State::Free,
+        Some(lease) if now > lease.expires.plus(max_clock_skew) => State::Expired(lease),
+        Some(lease) if lease.expires > now.plus(max_ttl).plus(max_clock_skew) => State::FarFuture(lease),
+        Some(lease) => State::Held(lease),
+    }
+}
+
+impl Record {
+    /// A record that follows `base`: the same but for who wrote it, and when.
+    pub(crate) fn after(base: Option<&Self>, stamp: Stamp, now: Timestamp) -> Self {
+        Self {
+            format: FORMAT,
+            write_id: stamp.write_id,
+            revision: stamp.revision,
+            last_fence: base.and_then(|base| base.last_fence),
+            lease: base.and_then(|base| base.lease.clone()),
+            waiting: base.and_then(|base| base.waiting),
+            written: now,
+            bucket: base.and_then(|base| base.bucket),
+        }
+    }
+
+    /// A record of a later format may carry what we would drop.
+    pub(crate) fn must_be_ours(&self, key: &Key) -> Result<()> {
+        if self.format > FORMAT {
+            return Err(Error::config(format!(
+                "the record of {key} has format {}, this version writes {FORMAT}: use a newer version of leasehold",
+                self.format
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl cas::Record for Record {
+    fn write_id(&self) -> WriteId {
+        self.write_id
+    }
+
+    fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    fn carries(&self, id: WriteId) -> bool {
+        self.write_id == id || self.lease.as_ref().is_some_and(|lease| lease.beat == id)
+    }
+}
+
+/// Where the record of a key stands.
+#[derive(Debug, Clone)]
+pub(crate) struct KeySlot {
+    pub(crate) namespace: Namespace,
+    pub(crate) key: Key,
+}
+
+impl Slot for KeySlot {
+    type Record = Record;
+
+    fn name(&self) -> Name {
+        Name::new(format!("{}/meta/{}.pb", self.namespace, self.key.name()))
+    }
+
+    fn encode(&self, record: &Record) -> Result<Bytes> {
+        record.must_be_ours(&self.key)?;
+        Ok(encode(&self.key, record))
+    }
+
+    fn decode(&self, body: Bytes) -> Result<Record> {
+        let (key, record) = decode(body).map_err(|error| {
+            let advice = "nothing is granted on it until an operator has moved it away";
+            Error::corrupt(format!("the record {} of {} cannot be read: {error}; {advice}", self.name(), self.key))
+        })?;
+        if key != self.key {
+            return Err(Error::corrupt(format!(
+                "the record {} is that of another key, {key}: it was copied or restored to the wrong place",
+                self.name()
+            )));
+        }
+        Ok(record)
+    }
+}
+
+fn encode(key: &Key, record: &Record) -> Bytes {
+    let id = |bytes: &[u8; 16]| Bytes::copy_from_slice(bytes);
+    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let message = wire::Record {
+        format: record.format,
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        write_id: id(record.write_id.as_bytes()),
+        revision: record.revision,
+        last_fence: record.last_fence.map_or(0, Fence::get),
+        lease: record.lease.as_ref().map(|lease| wire::Lease {
+            id: id(lease.id.as_bytes()),
+            request_id: lease.request_id.clone(),
+            owner: lease.owner.clone(),
+            process: id(lease.process.as_bytes()),
+            note: lease.note.clone(),
+            fence: lease.fence.get(),
+            granted_ms: lease.granted.as_millis(),
+            expires_ms: lease.expires.as_millis(),
+            ttl_ms: lease.ttl.as_millis(),
+            beat: id(lease.beat.as_bytes()),
+        }),
+        waiting: record.waiting.map(|mark| wire::Mark {
+            process: id(mark.process.as_bytes()),
+            since_ms: mark.since.as_millis(),
+            interval_ms: millis(mark.interval),
+        }),
+        written_ms: record.written.as_millis(),
+        hour: record.bucket.map_or(0, Bucket::number),
+        checksum: 0,
+    };
+    let mut body = BytesMut::with_capacity(message.encoded_len() + CHECKSUM_SIZE);
+    // Reserving enough is all that encoding can fail for.
+    let _ = message.encode(&mut body);
+    let checksum = crc32c::crc32c(&body);
+    body.put_u8(CHECKSUM_TAG);
+    body.put_u32_le(checksum);
+    body.freeze()
+}
+
+/// Everything that a record must be; what it is not is said in a few words.
+pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> {
+    let Some(length) = body.len().checked_sub(CHECKSUM_SIZE) else {
+        return Err(format!("it has {} bytes", body.len()));
+    };
+    let (content, tail) = body.split_at(length);
+    if tail[0] != CHECKSUM_TAG || tail[1..] != crc32c::crc32c(content).to_le_bytes() {
+        return Err("its checksum is wrong".to_owned());
+    }
+    let message = wire::Record::decode(body.clone()).map_err(|error| error.to_string())?;
+    let text = |error: Error| error.to_string();
+    let fence = |number| Fence::new(number).map_err(text);
+    let id =
+        |name: &str, bytes: &Bytes| <[u8; 16]>::try_from(bytes.as_ref()).map_err(|_| format!("its {name} is no id"));
+    let lease = match message.lease {
+        None => None,
+        Some(lease) => Some(Lease {
+            id: id("lease", &lease.id)?.into(),
+            request_id: lease.request_id,
+            owner: lease.owner,
+            process: id("process", &lease.process)?.into(),
+            note: lease.note,
+            fence: fence(lease.fence)?,
+            granted: Timestamp::from_millis(lease.granted_ms),
+            expires: Timestamp::from_millis(lease.expires_ms),
+            ttl: Ttl::new(Duration::from_millis(lease.ttl_ms)).map_err(text)?,
+            beat: id("beat", &lease.beat)?.into(),
+        }),
+    };
+    let waiting = match message.waiting {
+        None => None,
+        Some(mark) => Some(Mark {
+            process: id("waiting process", &mark.process)?.into(),
+            since: Timestamp::from_millis(mark.since_ms),
+            interval: Duration::from_millis(mark.interval_ms),
+        }),
+    };
+    let record = Record {
+        format: message.format,
+        write_id: id("write_id", &message.write_id)?.into(),
+        revision: message.revision,
+        last_fence: if message.last_fence == 0 { None } else { Some(fence(message.last_fence)?) },
+        lease,
+        waiting,
+        written: Timestamp::from_millis(message.written_ms),
+        bucket: if message.hour == 0 { None } else { Some(Bucket::from_number(message.hour).map_err(text)?) },
+    };
+    if record.lease.as_ref().is_some_and(|lease| Some(lease.fence) > record.last_fence) {
+        return Err("its lease has a higher fence than the record".to_owned());
+    }
+    if record.format == 0 {
+        return Err("it has no format".to_owned());
+    }
+    Ok((Key::new(&message.key).map_err(text)?, record))
+}

@@ -13,6 +13,9 @@ pub enum ErrorKind {
     Config,
     /// The store refuses these credentials or this action: fix the permissions.
     Denied,
+    /// This machine's clock and the store's differ by more than clocks may: mend the clock. Until then nothing is
+    /// granted, taken over, decided or deleted; renewing, releasing and reading go on.
+    Clock,
     /// The store did not answer, or asked for patience, and nothing was changed as far as is known: try again later.
     Unavailable,
     /// A write may or may not have happened: read again before assuming either, or repeat the same request.
@@ -85,10 +88,25 @@ impl Error {
         self
     }
 
+    /// The same error; if a write is in doubt, one that says so.
+    pub(crate) fn in_doubt(mut self, in_doubt: bool, key: &crate::Key) -> Self {
+        if in_doubt && self.kind == ErrorKind::Unavailable {
+            self.kind = ErrorKind::Unknown;
+            self.message = format!("whether {key} was changed is not known: {}", self.message);
+        }
+        self
+    }
+
     /// The same error, with a sentence in front that says what was being done.
     pub(crate) fn while_doing(mut self, what: impl fmt::Display) -> Self {
         self.message = format!("{what}: {}", self.message);
         self
+    }
+}
+
+impl From<std::convert::Infallible> for Error {
+    fn from(never: std::convert::Infallible) -> Self {
+        match never {}
     }
 }
 

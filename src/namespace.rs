@@ -79,6 +79,14 @@ impl FromStr for Namespace {
     }
 }
 
+impl TryFrom<&str> for Namespace {
+    type Error = Error;
+
+    fn try_from(name: &str) -> Result<Self> {
+        Self::new(name)
+    }
+}
+
 impl TryFrom<String> for Namespace {
     type Error = Error;
 

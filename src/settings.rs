@@ -1,5 +1,6 @@
 //! Values that a process is configured with. Components (store, clock, generator) go through the builder instead.
 
+use crate::{Error, Result, Ttl};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -44,6 +45,17 @@ pub struct Settings {
     /// How long to wait for one listing or bulk delete (30 s).
     #[serde(with = "text")]
     pub bulk_timeout: Duration,
+    /// The shortest time to live that a lease is given, whatever is asked for (1 s).
+    #[serde(with = "text")]
+    pub min_ttl: Duration,
+    /// How soon a waiter looks again for the first time (100 ms). It looks less and less often from then on.
+    #[serde(with = "text")]
+    pub poll_interval: Duration,
+    /// How often a waiter looks at the least (2 s).
+    #[serde(with = "text")]
+    pub max_poll_interval: Duration,
+    /// Of how many keys the last seen record is kept in memory (100,000), which saves a read on each.
+    pub cached_keys: usize,
 }
 
 impl Default for Settings {
@@ -56,7 +68,33 @@ impl Default for Settings {
             max_ttl: None,
             request_timeout: Duration::from_secs(5),
             bulk_timeout: Duration::from_secs(30),
+            min_ttl: Duration::from_secs(1),
+            poll_interval: Duration::from_millis(100),
+            max_poll_interval: Duration::from_secs(2),
+            cached_keys: 100_000,
         }
+    }
+}
+
+impl Settings {
+    /// What no process can work with, whatever the store says.
+    pub(crate) fn validate(&self) -> Result<()> {
+        let longer_than_nothing = [
+            ("request_timeout", self.request_timeout),
+            ("bulk_timeout", self.bulk_timeout),
+            ("poll_interval", self.poll_interval),
+        ];
+        for (name, _) in longer_than_nothing.iter().filter(|(_, value)| value.is_zero()) {
+            return Err(Error::config(format!("{name} must be longer than nothing")));
+        }
+        if self.max_poll_interval < self.poll_interval {
+            return Err(Error::config(format!(
+                "max_poll_interval is {:?}: it must be at least poll_interval, {:?}",
+                self.max_poll_interval, self.poll_interval
+            )));
+        }
+        Ttl::new(self.min_ttl).map_err(|error| error.while_doing("min_ttl cannot be used"))?;
+        Ok(())
     }
 }
 

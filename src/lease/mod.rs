@@ -1,3 +1,182 @@
-//! Leases.
+//! Leases: acquire, renew, release, with a fence for every grant.
+//!
+//! A lease is not a mutex. Its holder can be paused for longer than it lasts and go on as if nothing had happened; no
+//! lock service can prevent that. So every grant carries a [`Fence`](crate::Fence) that is higher than all before it,
+//! and what the lease protects must refuse a fence that is lower than one that it has seen.
+
+mod cell;
+mod engine;
+mod flight;
+mod guard;
+mod keeper;
 mod record;
+mod types;
+mod wait;
 mod wire;
+
+pub(crate) use engine::Engine;
+pub use guard::Guard;
+pub use types::{Acquired, Grant, Held, Holder, Loss, Renewed, Request, Status};
+
+use self::{cell::Cell, record::KeySlot};
+use crate::{
+    Key, LeaseId, Namespace, Result, Ttl,
+    store::{Name, cas},
+};
+use futures_util::{StreamExt, stream};
+use std::{sync::Arc, time::Duration};
+
+/// The leases of one namespace. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Leases {
+    engine: Arc<Engine>,
+    namespace: Namespace,
+}
+
+/// What became of a request for a guarded lease.
+#[derive(Debug)]
+pub enum Locked {
+    /// It is yours, and kept alive.
+    Granted(Guard),
+    /// It is not.
+    Held(Held),
+}
+
+/// One page of keys.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Listing {
+    /// What is known of them, in the order of their names in the store; or why one of them cannot be read.
+    pub keys: Vec<Result<Status>>,
+    /// Where the next page begins; `None` after the last one.
+    pub next: Option<Cursor>,
+}
+
+/// A place in a listing.
+#[derive(Debug, Clone)]
+pub struct Cursor(Name);
+
+impl Leases {
+    pub(crate) fn new(engine: Arc<Engine>, namespace: Namespace) -> Self {
+        Self { engine, namespace }
+    }
+
+    fn cell(&self, key: &Key) -> Arc<Cell> {
+        self.engine.cells.get(&self.namespace, key)
+    }
+
+    fn touch(&self) {
+        self.engine.activity.touch(&*self.engine.backend.clock);
+    }
+
+    /// Tries once to get the lease.
+    ///
+    /// Takes over a lease that has ended, by the clocks of both this machine and the store, in the same write.
+    ///
+    /// # Cancellation
+    /// Dropped in the middle of its write, it leaves a task behind that finds out what became of it and frees a lease
+    /// that nobody wants. One with a [request id](Request::request_id) is left to be asked for again.
+    pub async fn acquire(&self, key: &Key, request: &Request) -> Result<Acquired> {
+        self.touch();
+        self.engine.acquire(&self.cell(key), request).await
+    }
+
+    /// Waits for the lease, for at most `wait`.
+    ///
+    /// Those who wait in one process are served in their order, one of them looking after the key for all; a release
+    /// in this process hands over in a single write. Whoever waits in other processes gets a turn as well.
+    pub async fn acquire_within(&self, key: &Key, request: &Request, wait: Duration) -> Result<Acquired> {
+        self.touch();
+        let cell = self.cell(key);
+        let deadline = self.engine.now().moment.plus(wait);
+        self.engine.acquire_within(&cell, request, deadline).await
+    }
+
+    /// Waits for the lease, for at most `wait`, and keeps it alive from then on.
+    pub async fn lock(&self, key: &Key, request: &Request, wait: Duration) -> Result<Locked> {
+        let acquired = if wait.is_zero() {
+            self.acquire(key, request).await?
+        } else {
+            self.acquire_within(key, request, wait).await?
+        };
+        Ok(match acquired {
+            Acquired::Granted(grant) => Locked::Granted(self.guard(grant, request.max_hold)),
+            Acquired::Held(held) => Locked::Held(held),
+        })
+    }
+
+    /// Keeps a lease alive that was acquired without a guard.
+    pub fn guard(&self, grant: Grant, max_hold: Option<Duration>) -> Guard {
+        Guard::new(&self.engine, &self.cell(&grant.key), grant, max_hold)
+    }
+
+    /// Renews a lease for its time to live from now. One that has ended is lost, even if nobody took it.
+    ///
+    /// When the outcome is unknown, go on believing in the old grant until it ends, and try again.
+    pub async fn renew(&self, grant: &Grant) -> Result<Renewed> {
+        self.touch();
+        self.engine.renew(&self.cell(&grant.key), grant.id, None, Some(grant)).await
+    }
+
+    /// Renews a lease by its id, for callers that keep nothing but that; `ttl` replaces its time to live.
+    pub async fn renew_by_id(&self, key: &Key, id: LeaseId, ttl: Option<Ttl>) -> Result<Renewed> {
+        self.touch();
+        self.engine.renew(&self.cell(key), id, ttl, None).await
+    }
+
+    /// Gives a lease back. Giving back what one does not have is fine.
+    pub async fn release(&self, grant: &Grant) -> Result<()> {
+        self.release_by_id(&grant.key, grant.id).await
+    }
+
+    /// Gives a lease back by its id.
+    pub async fn release_by_id(&self, key: &Key, id: LeaseId) -> Result<()> {
+        self.touch();
+        self.engine.release(&self.cell(key), id).await
+    }
+
+    /// What there is now. A lease that has ended is cleared on the way.
+    pub async fn get(&self, key: &Key) -> Result<Status> {
+        self.touch();
+        self.engine.get(&self.cell(key)).await
+    }
+
+    /// What there is now, without writing anything. Not activity: for operators and their tools.
+    pub async fn peek(&self, key: &Key) -> Result<Status> {
+        let cell = self.cell(key);
+        let seen = cas::read(&self.engine.backend, &cell.slot).await?;
+        Ok(self.engine.status(&cell, seen.as_ref().map(cas::Seen::record)))
+    }
+
+    /// Lists keys that begin with `prefix`, a page at a time, without writing anything: one listing, and one read for
+    /// each key. Not activity.
+    ///
+    /// Keys with very long names are stored under a hash; they are found by what their names have left of the prefix and
+    /// sorted out after they were read.
+    pub async fn list(&self, prefix: &[u8], after: Option<&Cursor>, limit: usize) -> Result<Listing> {
+        let backend = &self.engine.backend;
+        let start = format!("{}/meta/{}", self.namespace, Key::name_prefix(prefix));
+        let page = backend.page(&start, after.map(|cursor| &cursor.0), limit.clamp(1, 1000)).await?;
+        let next = page.names.last().filter(|_| page.more).cloned().map(Cursor);
+        let keys: Vec<Option<Result<Status>>> =
+            stream::iter(page.names).map(|name| self.listed(name, prefix)).buffered(16).collect().await;
+        Ok(Listing { keys: keys.into_iter().flatten().collect(), next })
+    }
+
+    async fn listed(&self, name: Name, prefix: &[u8]) -> Option<Result<Status>> {
+        let fetched = match self.engine.backend.get(&name).await {
+            Ok(fetched) => fetched?,
+            Err(error) => return Some(Err(error)),
+        };
+        let status = record::decode(fetched.body).map(|(key, record)| {
+            let slot = KeySlot { namespace: self.namespace.clone(), key };
+            let cell = Cell { slot, core: Arc::default(), queue: Default::default() };
+            self.engine.status(&cell, Some(&record))
+        });
+        match status {
+            Ok(status) if status.key.as_bytes().starts_with(prefix) => Some(Ok(status)),
+            Ok(_) => None,
+            Err(why) => Some(Err(crate::Error::corrupt(format!("the record {name} cannot be read: {why}")))),
+        }
+    }
+}

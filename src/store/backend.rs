@@ -108,11 +108,17 @@ impl Backend {
     }
 
     /// One conditional write, sent once. Only [`super::cas`] and the probe may interpret its failure.
-    pub(crate) async fn put(&self, name: &Name, body: Bytes, mode: PutMode) -> Result<Version, Refusal> {
+    pub(crate) async fn put(
+        &self,
+        name: &Name,
+        body: Bytes,
+        mode: PutMode,
+        limit: Duration,
+    ) -> Result<Version, Refusal> {
         let updates = matches!(mode, PutMode::Update(_));
         let path = self.prefix.path(name);
         let put = self.coordination.put_opts(&path, PutPayload::from_bytes(body), PutOptions::from(mode));
-        let result = self.within(self.request_timeout, put).await.map_err(|error| Refusal {
+        let result = self.within(limit, put).await.map_err(|error| Refusal {
             // Some stores say "not found" to an update of a missing object; on a create it is the bucket.
             conflict: is_conflict(&error) || updates && is_missing(&error),
             error: self.explain(error, "writing", name),

@@ -16,10 +16,10 @@
 //! landed and been replaced since. What that means is judged above, by the lease id.
 
 use super::{Backend, Fetched, Name, Version};
-use crate::{Error, ErrorKind, Result, WriteId, clock::Timestamp};
+use crate::{Error, ErrorKind, Result, WriteId};
 use bytes::Bytes;
 use object_store::PutMode;
-use std::{fmt::Debug, sync::Arc};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 /// What the records of all kinds have in common.
 pub(crate) trait Record: Debug + Send + Sync {
@@ -53,7 +53,6 @@ pub(crate) trait Slot: Debug + Send + Sync {
 pub(crate) struct Seen<R> {
     record: R,
     version: Version,
-    modified: Option<Timestamp>,
 }
 
 impl<R> Seen<R> {
@@ -63,11 +62,6 @@ impl<R> Seen<R> {
 
     pub(crate) fn version(&self) -> &Version {
         &self.version
-    }
-
-    /// When the store says that it was written; `None` after a write of our own, whose answer does not say.
-    pub(crate) fn modified(&self) -> Option<Timestamp> {
-        self.modified
     }
 }
 
@@ -99,23 +93,34 @@ pub(crate) struct Cas<S: Slot, T> {
     slot: S,
     base: Option<Seen<S::Record>>,
     tried: Vec<(WriteId, T)>,
+    limit: Duration,
 }
 
 impl<S: Slot, T: Clone> Cas<S, T> {
     /// `base` is what was read, or `None` for a create.
     pub(crate) fn new(backend: Arc<Backend>, slot: S, base: Option<Seen<S::Record>>) -> Self {
-        Self { backend, slot, base, tried: Vec::new() }
+        let limit = backend.request_timeout;
+        Self { backend, slot, base, tried: Vec::new(), limit }
+    }
+
+    /// Waits no longer than this for one answer to a write.
+    pub(crate) fn set_limit(&mut self, limit: Duration) {
+        self.limit = limit;
     }
 
     pub(crate) fn base(&self) -> Option<&S::Record> {
         self.base.as_ref().map(Seen::record)
     }
 
-    /// Sends one write. `build` makes the record from the stamp that it must carry.
-    pub(crate) async fn attempt(&mut self, ticket: T, build: impl FnOnce(Stamp) -> S::Record) -> Outcome<S::Record, T> {
+    /// Sends one write. `build` makes the record from the base and the stamp that it must carry.
+    pub(crate) async fn attempt(
+        &mut self,
+        ticket: T,
+        build: impl FnOnce(Option<&S::Record>, Stamp) -> S::Record,
+    ) -> Outcome<S::Record, T> {
         let revision = self.base().map_or(0, Record::revision) + 1;
         let stamp = Stamp { write_id: WriteId::random(&*self.backend.generator), revision };
-        let record = build(stamp);
+        let record = build(self.base(), stamp);
         let body = match self.slot.encode(&record) {
             Ok(body) => body,
             Err(error) => return Outcome::Unknown(error),
@@ -126,8 +131,8 @@ impl<S: Slot, T: Clone> Cas<S, T> {
         };
         // Tried from before it is sent: dropping this future must not make us forget it.
         self.tried.push((stamp.write_id, ticket.clone()));
-        match self.backend.put(&self.slot.name(), body, mode).await {
-            Ok(version) => Outcome::Won(Seen { record, version, modified: None }, ticket),
+        match self.backend.put(&self.slot.name(), body, mode, self.limit).await {
+            Ok(version) => Outcome::Won(Seen { record, version }, ticket),
             Err(refusal) => self.settle(refusal.error).await,
         }
     }
@@ -170,8 +175,8 @@ impl<S: Slot, T: Clone> Cas<S, T> {
 
 /// Reads a record, with the version that a write on it must name.
 pub(crate) async fn read<S: Slot>(backend: &Backend, slot: &S) -> Result<Option<Seen<S::Record>>> {
-    let Some(Fetched { body, version, modified }) = backend.get(&slot.name()).await? else {
+    let Some(Fetched { body, version, .. }) = backend.get(&slot.name()).await? else {
         return Ok(None);
     };
-    Ok(Some(Seen { record: slot.decode(body)?, version, modified: Some(modified) }))
+    Ok(Some(Seen { record: slot.decode(body)?, version }))
 }

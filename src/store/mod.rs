@@ -16,6 +16,7 @@ mod probe;
 mod url;
 
 pub use agreement::Agreement;
+pub(crate) use agreement::{DATE_SLACK, LONGEST_WRITE};
 pub(crate) use backend::{Backend, Fetched, Version};
 pub use meter::{AnswerKind, RequestKind, Requests};
 pub(crate) use name::Name;

@@ -12,7 +12,10 @@ use super::{
     probe,
     url::{Connection, connect},
 };
-use crate::{Clock, Error, Generator, OsGenerator, Result, Settings, SystemClock, clock::Timestamp};
+use crate::{
+    Clock, Error, Generator, Leases, Namespace, OsGenerator, Result, Settings, SystemClock, clock::Timestamp,
+    lease::Engine, sweep::Activity,
+};
 use object_store::{ObjectStore, path::Path};
 use sha2::{Digest, Sha256};
 use std::{fmt, fmt::Write as _, sync::Arc, time::Duration};
@@ -45,6 +48,8 @@ pub enum Probing {
 pub struct Store {
     backend: Arc<Backend>,
     agreement: Agreement,
+    engine: Arc<Engine>,
+    activity: Arc<Activity>,
 }
 
 impl Store {
@@ -58,6 +63,15 @@ impl Store {
         StoreBuilder::default()
     }
 
+    /// The leases of a namespace; there is one named `default`.
+    pub fn leases<N>(&self, namespace: N) -> Result<Leases>
+    where
+        N: TryInto<Namespace>,
+        N::Error: Into<Error>,
+    {
+        Ok(Leases::new(Arc::clone(&self.engine), namespace.try_into().map_err(Into::into)?))
+    }
+
     /// What all processes that use this store have agreed on.
     pub fn agreement(&self) -> &Agreement {
         &self.agreement
@@ -66,6 +80,17 @@ impl Store {
     /// How many requests were made since the store was opened.
     pub fn requests(&self) -> Requests {
         self.backend.requests()
+    }
+
+    /// How long ago somebody last asked for something. Renewals by a guard, a waiter's looks, [`peek`](Leases::peek) and
+    /// [`list`](Leases::list) do not count.
+    pub fn idle_for(&self) -> Duration {
+        self.backend.clock.monotonic().since(self.activity.last())
+    }
+
+    /// Counts as if somebody had asked for something: for a service that has work of its own.
+    pub fn mark_activity(&self) {
+        self.activity.touch(&*self.backend.clock);
     }
 
     /// What time it is by the store's own clock, if it has told.
@@ -226,9 +251,7 @@ impl StoreBuilder {
     /// credentials are wrong.
     pub async fn open(self) -> Result<Store> {
         let proposal = Agreement::propose(&self.settings)?;
-        if self.settings.request_timeout.is_zero() || self.settings.bulk_timeout.is_zero() {
-            return Err(Error::config("request_timeout and bulk_timeout must be longer than nothing"));
-        }
+        self.settings.validate()?;
         let always = self.probing == Probing::Always
             || self.probing == Probing::WhenDue && matches!(self.source, Source::Handle { .. });
         let (probing, settings) = (self.probing, self.settings.clone());
@@ -255,7 +278,10 @@ impl StoreBuilder {
             Some(known) if passed.is_none() || !due => known.record().agreement()?,
             known => agree(&backend, known, &proposal, passed, &settings).await?,
         };
-        let store = Store { backend, agreement };
+        let activity = Arc::new(Activity::default());
+        activity.touch(&*backend.clock);
+        let engine = Engine::new(Arc::clone(&backend), agreement, settings, Arc::clone(&activity));
+        let store = Store { backend, agreement, engine, activity };
         if let Some(skew) = store.skew()
             && skew > agreement.max_clock_skew + DATE_SLACK
         {
@@ -325,7 +351,7 @@ async fn agree(
     let old = known.as_ref().map(|known| known.record().clone());
     let mut cas = Cas::new(Arc::clone(backend), StoreSlot, known);
     for tries in 0..TRIES {
-        let outcome = cas.attempt((), |stamp| match &old {
+        let outcome = cas.attempt((), |old, stamp| match old {
             Some(old) => old.probed(stamp, passed.clone()),
             None => StoreRecord::new(stamp, proposal, passed.clone()),
         });

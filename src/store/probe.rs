@@ -128,7 +128,7 @@ impl Probe<'_> {
         let mut cas = Cas::new(Arc::clone(self.backend), slot.clone(), base);
         let mut tries = 0;
         loop {
-            match cas.attempt((), |Stamp { write_id, revision }| Mark { write_id, revision }).await {
+            match cas.attempt((), |_, Stamp { write_id, revision }| Mark { write_id, revision }).await {
                 Outcome::Won(seen, ()) => return Ok(seen),
                 Outcome::Lost(_) => {
                     return Err(self.unsafe_store("a conditional write that nobody competes with succeeds"));
@@ -146,7 +146,7 @@ impl Probe<'_> {
         let mut tries = 0;
         loop {
             let mark = Mark { write_id: WriteId::random(&*self.backend.generator), revision: 9 };
-            match self.backend.put(&slot.0, slot.encode(&mark)?, mode.clone()).await {
+            match self.backend.put(&slot.0, slot.encode(&mark)?, mode.clone(), self.backend.request_timeout).await {
                 Ok(_) => return Err(self.unsafe_store(rule)),
                 Err(refusal) if refusal.conflict => return Ok(()),
                 Err(refusal) if refusal.error.is_retryable() && tries < TRIES => {
@@ -178,7 +178,7 @@ impl Probe<'_> {
                 .collect();
             let writes = marks.iter().map(|mark| async {
                 let body = slot.encode(mark).map_err(super::backend::Refusal::from)?;
-                self.backend.put(&slot.0, body, mode.clone()).await
+                self.backend.put(&slot.0, body, mode.clone(), self.backend.request_timeout).await
             });
             let answers = join_all(writes).await;
             let winners: Vec<&Mark> =

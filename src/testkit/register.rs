@@ -110,7 +110,7 @@ impl Swap {
     /// Tries to write `value`.
     pub async fn attempt(&mut self, value: u64) -> Verdict {
         self.attempts += 1;
-        let build = |Stamp { write_id, revision }| Number { write_id, revision, value };
+        let build = |_: Option<&Number>, Stamp { write_id, revision }| Number { write_id, revision, value };
         verdict(self.cas.attempt(self.attempts, build).await)
     }
 

@@ -1,8 +1,9 @@
 //! What several promises need: a server with a store on it, both on a clock that is moved by hand.
 
 use leasehold::{
-    Settings, Store, StoreBuilder,
+    Key, Settings, Store, StoreBuilder,
     clock::Timestamp,
+    lease::Request,
     store::{Probing, Requests},
     testkit::{S3Server, TestClock},
 };
@@ -47,4 +48,13 @@ pub fn s3(server: &S3Server, clock: &TestClock) -> StoreBuilder {
     let builder = Store::builder().url("s3://bucket/some/prefix").without_environment();
     let builder = server.options().into_iter().fold(builder, |builder, (key, value)| builder.option(key, value));
     builder.settings(settings).clock(Arc::new(clock.clone()))
+}
+
+pub fn key(name: &str) -> Key {
+    Key::new(name).unwrap()
+}
+
+/// For a lease of half a minute.
+pub fn request() -> Request {
+    Request::new(Duration::from_secs(30)).unwrap().owner("test").unwrap()
 }

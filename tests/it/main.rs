@@ -4,6 +4,7 @@
 
 mod common;
 
+mod budget;
 mod cas_answers;
 mod opening;
 #[cfg(unix)]

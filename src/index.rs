@@ -1,0 +1,50 @@
+//! The hour-bucketed expiry index: names and hours, not what they mean.
+//!
+//! An entry says that a record may expire in an hour. It is a hint and never truth: it is written before the record, so
+//! that a crash in between leaves an entry too many and never a record without one.
+
+use crate::{Bucket, Key, Namespace, clock::Timestamp, store::Name};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// What stands in an entry of the lease index, for people who look.
+#[derive(Debug, Serialize, Deserialize)]
+struct Entry {
+    #[serde(flatten)]
+    key: Key,
+    expires_ms: i64,
+}
+
+/// The entry of a key in the hour of its lease's expiry.
+pub(crate) fn lease_entry(namespace: &Namespace, key: &Key, bucket: Bucket) -> Name {
+    Name::new(format!("{namespace}/.lease-index/{bucket}/{}", key.name()))
+}
+
+/// The body of that entry.
+pub(crate) fn lease_entry_body(key: &Key, expires: Timestamp) -> Bytes {
+    let entry = Entry { key: key.clone(), expires_ms: expires.as_millis() };
+    serde_json::to_vec(&entry).unwrap_or_default().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_stands_in_its_hour_and_says_its_key() {
+        let key = Key::new("orders/42").unwrap();
+        let expires = Timestamp::from_millis(1_767_225_600_001);
+        let bucket = Bucket::of(expires).unwrap();
+        let name = lease_entry(&Namespace::default(), &key, bucket);
+        assert_eq!(name.as_str(), "default/.lease-index/2026010100/orders!2f42");
+        let body = lease_entry_body(&key, expires);
+        assert_eq!(body, r#"{"key":"orders/42","expires_ms":1767225600001}"#);
+    }
+
+    #[test]
+    fn a_key_that_is_no_text_is_in_base64() {
+        let key = Key::new([0xff]).unwrap();
+        let body = lease_entry_body(&key, Timestamp::from_millis(1));
+        assert_eq!(body, r#"{"key_b64":"/w==","expires_ms":1}"#);
+    }
+}

@@ -1,0 +1,170 @@
+//! What this process knows of a key, and who of it is changing or waiting for it.
+
+use super::{
+    record::{KeySlot, Record},
+    wait::Queue,
+};
+use crate::{
+    Bucket, Error, ErrorKind, Fence, Key, Namespace, Result,
+    clock::Moment,
+    store::cas::{Record as _, Seen},
+};
+use std::{
+    collections::BTreeMap,
+    mem,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// The last that was seen of a record. Good enough to base a write on, which fails if it is old; never an answer.
+#[derive(Debug, Default)]
+pub(super) enum Known {
+    #[default]
+    Nothing,
+    Absent,
+    Record(Seen<Record>),
+}
+
+/// One key, as this process sees it. There is one cell for a key at a time.
+#[derive(Debug)]
+pub(super) struct Cell {
+    pub(super) slot: KeySlot,
+    /// Held over every change: one write in flight for each key and process.
+    pub(super) core: Arc<tokio::sync::Mutex<Core>>,
+    pub(super) queue: Queue,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Core {
+    pub(super) known: Known,
+    /// The highest fence and revision that this process has seen, also where the record is gone or older now.
+    pub(super) fence: Option<Fence>,
+    revision: u64,
+    /// The hour in which this process knows the key's entry to be.
+    pub(super) indexed: Option<Bucket>,
+    /// How often the lease went from hand to hand in this process while somebody else's mark stood.
+    pub(super) turns: u32,
+    /// Until when this process leaves the key to others.
+    pub(super) stay_back: Option<Moment>,
+}
+
+impl Core {
+    /// Takes note of what the store answered.
+    ///
+    /// The lock on the core is held from before a read is sent until here, so whatever was seen was seen before.
+    pub(super) fn learn(&mut self, there: Option<Seen<Record>>) -> Result<()> {
+        let Some(seen) = there else {
+            // Somebody removed the record. The fence is remembered: the next grant must be above it.
+            self.revision = 0;
+            self.known = Known::Absent;
+            return Ok(());
+        };
+        let (fence, revision) = (seen.record().last_fence, seen.record().revision());
+        if revision < self.revision {
+            let error = Error::new(
+                ErrorKind::Regressed,
+                format!(
+                    "a record went back from revision {} to {revision}: a backup was restored, or something in between \
+                     answers from a cache; fences go on rising from what this process has seen",
+                    self.revision
+                ),
+            );
+            // Reported once: the next operation goes on from what the store has.
+            self.forget();
+            return Err(error);
+        }
+        self.revision = revision;
+        self.fence = self.fence.max(fence);
+        if seen.record().waiting.is_none() {
+            self.turns = 0;
+        }
+        self.known = Known::Record(seen);
+        Ok(())
+    }
+
+    /// What is known is not good for anything any more; fences are.
+    pub(super) fn forget(&mut self) {
+        self.revision = 0;
+        self.known = Known::Nothing;
+    }
+
+    pub(super) fn record(&self) -> Option<&Record> {
+        match &self.known {
+            Known::Record(seen) => Some(seen.record()),
+            Known::Nothing | Known::Absent => None,
+        }
+    }
+
+    pub(super) fn base(&self) -> Option<Seen<Record>> {
+        match &self.known {
+            Known::Record(seen) => Some(seen.clone()),
+            Known::Nothing | Known::Absent => None,
+        }
+    }
+}
+
+/// All cells of a process: bounded, in two generations. Whatever is in use stays.
+#[derive(Debug)]
+pub(super) struct Cells {
+    generations: Mutex<Generations>,
+    capacity: usize,
+}
+
+type Map = BTreeMap<(Namespace, Key), Arc<Cell>>;
+
+#[derive(Debug, Default)]
+struct Generations {
+    young: Map,
+    old: Map,
+}
+
+impl Cells {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { generations: Mutex::default(), capacity }
+    }
+
+    pub(super) fn get(&self, namespace: &Namespace, key: &Key) -> Arc<Cell> {
+        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = (namespace.clone(), key.clone());
+        if let Some(cell) = generations.young.get(&name) {
+            return Arc::clone(cell);
+        }
+        let cell = generations.old.remove(&name).unwrap_or_else(|| {
+            let slot = KeySlot { namespace: namespace.clone(), key: key.clone() };
+            Arc::new(Cell { slot, core: Arc::default(), queue: Queue::default() })
+        });
+        generations.young.insert(name, Arc::clone(&cell));
+        if generations.young.len() > self.capacity / 2 {
+            let aged = mem::take(&mut generations.young);
+            let before = mem::replace(&mut generations.old, aged);
+            // Two cells for one key could write at once: one that is in use, or whose core is, may not go.
+            let in_use =
+                before.into_iter().filter(|(_, cell)| Arc::strong_count(cell) > 1 || Arc::strong_count(&cell.core) > 1);
+            generations.young.extend(in_use);
+        }
+        cell
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        let generations = self.generations.lock().unwrap();
+        generations.young.len() + generations.old.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cells_are_bounded_and_what_is_in_use_stays() {
+        let cells = Cells::new(100);
+        let namespace = Namespace::default();
+        let kept = cells.get(&namespace, &Key::new("kept").unwrap());
+        for number in 0..1000 {
+            cells.get(&namespace, &Key::new(format!("key-{number}")).unwrap());
+        }
+        assert!(cells.len() <= 102, "{}", cells.len());
+        let again = cells.get(&namespace, &Key::new("kept").unwrap());
+        assert!(Arc::ptr_eq(&kept, &again), "two cells for one key");
+    }
+}

@@ -1,0 +1,623 @@
+//! The operations on one key: each holds the key's core, plans a change on what is known of it, and swaps.
+
+use super::{
+    cell::{Cell, Cells, Core, Known},
+    flight::{Flight, Intent},
+    keeper::Keeper,
+    record::{self, Lease, Mark, Record, State},
+    types::{Acquired, Grant, Held, Holder, Loss, Renewed, Request, Status},
+    wait::Waiter,
+};
+use crate::{
+    Bucket, Error, ErrorKind, Fence, LeaseId, Result, Settings, Ttl, WriteId,
+    clock::{Moment, Timestamp},
+    id::ProcessId,
+    index,
+    store::{
+        Agreement, Backend, DATE_SLACK,
+        cas::{self, Outcome, Stamp},
+    },
+    sweep::Activity,
+};
+use std::{sync::Arc, time::Duration};
+use tokio::sync::OwnedMutexGuard;
+
+/// How often a write is tried again because somebody else's came first, before we say that there is too much of that.
+const MAX_CONFLICTS: u32 = 32;
+
+/// Of local hand-overs while another process's mark stands.
+const MAX_TURNS: u32 = 16;
+
+/// The longest that a process stays back for another one's mark.
+const LONGEST_STAY_BACK: Duration = Duration::from_secs(10);
+
+/// The two clocks, read one after the other: the monotonic one first, so that a stall in between shortens belief.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Now {
+    pub(super) moment: Moment,
+    pub(super) wall: Timestamp,
+}
+
+/// What an operation wants to do about a record.
+pub(super) enum Plan<O> {
+    /// Nothing: this is the outcome.
+    Stop(O),
+    /// To write this.
+    Write(Change),
+}
+
+/// The parts of a record that an operation changes. Whatever it leaves out stays.
+pub(super) struct Change {
+    /// A grant or a renewal carries its own write id as its beat.
+    pub(super) beats: bool,
+    pub(super) lease: Option<Lease>,
+    pub(super) waiting: Option<Mark>,
+    pub(super) last_fence: Option<Fence>,
+}
+
+/// How a swap ended.
+pub(super) enum Swapped<O> {
+    /// The change is in the store; the clocks are those of the attempt that landed.
+    Won(Now),
+    Stopped(O),
+}
+
+/// What the leases of one opened store share.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(super) backend: Arc<Backend>,
+    pub(super) agreement: Agreement,
+    pub(super) settings: Settings,
+    pub(super) process: ProcessId,
+    pub(super) cells: Cells,
+    pub(super) activity: Arc<Activity>,
+    pub(super) runtime: tokio::runtime::Handle,
+    pub(super) keeper: Keeper,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        backend: Arc<Backend>,
+        agreement: Agreement,
+        settings: Settings,
+        activity: Arc<Activity>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            process: ProcessId::random(&*backend.generator),
+            cells: Cells::new(settings.cached_keys),
+            keeper: Keeper::default(),
+            runtime: tokio::runtime::Handle::current(),
+            backend,
+            agreement,
+            settings,
+            activity,
+        })
+    }
+
+    pub(super) fn now(&self) -> Now {
+        let moment = self.backend.clock.monotonic();
+        Now { moment, wall: self.backend.clock.wall() }
+    }
+
+    pub(super) fn judge<'a>(&self, lease: Option<&'a Lease>, now: Timestamp) -> State<'a> {
+        record::judge(lease, now, self.agreement.max_clock_skew, self.agreement.max_ttl)
+    }
+
+    pub(super) fn clamp(&self, ttl: Ttl) -> Result<Ttl> {
+        Ok(ttl.clamp(Ttl::new(self.settings.min_ttl)?, Ttl::new(self.agreement.max_ttl)?))
+    }
+
+    /// Granting and taking over need clocks that can be believed: one machine whose clock is a day ahead must not be
+    /// able to steal every lease.
+    pub(super) fn trust_clock(&self) -> Result<()> {
+        let allowed = self.agreement.max_clock_skew + DATE_SLACK;
+        let wall = self.backend.clock.wall();
+        match self.backend.store_time() {
+            Some(store) if store.distance(wall) > allowed => Err(Error::new(
+                ErrorKind::Clock,
+                format!(
+                    "this machine's clock says {wall}, that of {} says {store}: they may differ by {allowed:?} at most; \
+                     nothing is granted until the clock is mended",
+                    self.backend.place
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// How long one request may take: far below the time to live.
+    fn limit(&self, ttl: Ttl) -> Duration {
+        self.settings.request_timeout.min(ttl.as_duration() / 4)
+    }
+
+    /// How long an operation goes on trying.
+    pub(super) fn patience(&self) -> Duration {
+        3 * self.settings.request_timeout
+    }
+
+    /// The right to change a key, for which other operations of this process may have to be waited for.
+    pub(super) async fn hold(&self, cell: &Cell) -> Result<OwnedMutexGuard<Core>> {
+        tokio::select! {
+            biased;
+            core = Arc::clone(&cell.core).lock_owned() => Ok(core),
+            () = self.backend.clock.sleep(self.patience()) => Err(Error::unavailable(format!(
+                "another operation of this process on {} does not come to an end: the store may be down, try again later",
+                cell.slot.key
+            ))),
+        }
+    }
+
+    pub(super) async fn read(&self, cell: &Cell, core: &mut Core) -> Result<()> {
+        let there = cas::read(&self.backend, &cell.slot).await?;
+        core.learn(there)
+    }
+
+    /// Plans and writes until a change is in, or the plan says that there is nothing to do.
+    ///
+    /// `first` are clock readings from before the index entry was written, if that was done already.
+    pub(super) async fn swap<O>(
+        &self,
+        flight: &mut Flight,
+        ttl: Ttl,
+        mut first: Option<Now>,
+        mut plan: impl FnMut(&Core, Now) -> Result<Plan<O>>,
+    ) -> Result<Swapped<O>> {
+        let give_up = self.now().moment.plus(self.patience());
+        let (mut conflicts, mut retries) = (0, 0);
+        loop {
+            let now = first.take().unwrap_or_else(|| self.now());
+            let change = match plan(flight.core(), now)? {
+                Plan::Stop(outcome) => return Ok(Swapped::Stopped(outcome)),
+                Plan::Write(change) => change,
+            };
+            let cell = Arc::clone(&flight.cell);
+            if let Some(record) = flight.core().record() {
+                record.must_be_ours(&cell.slot.key)?;
+            }
+            let error = match self.send(flight, ttl, now, change).await {
+                Ok(Outcome::Won(seen, now)) => {
+                    flight.settled();
+                    flight.core().learn(Some(seen))?;
+                    return Ok(Swapped::Won(now));
+                }
+                Ok(Outcome::Lost(there)) => {
+                    flight.settled();
+                    flight.core().learn(there)?;
+                    conflicts += 1;
+                    if conflicts == MAX_CONFLICTS {
+                        return Err(Error::unavailable(format!(
+                            "{} changes too fast: {MAX_CONFLICTS} writes in a row came too late",
+                            flight.cell.slot.key
+                        )));
+                    }
+                    self.backend.pause(conflicts / 4).await;
+                    continue;
+                }
+                Ok(Outcome::Unknown(error)) | Err(error) => error,
+            };
+            if error.kind() == ErrorKind::Regressed {
+                flight.settled();
+                flight.core().forget();
+                return Err(error);
+            }
+            if !error.is_retryable() || self.now().moment >= give_up {
+                return Err(error.in_doubt(flight.is_in_doubt(), &flight.cell.slot.key));
+            }
+            self.backend.pause(retries).await;
+            retries += 1;
+        }
+    }
+
+    /// The index entry where it is not known to be there, then the record with exactly the expiry that it was filed by.
+    async fn send(&self, flight: &mut Flight, ttl: Ttl, now: Now, change: Change) -> Result<Outcome<Record, Now>> {
+        let mut bucket = flight.core().record().and_then(|record| record.bucket);
+        if let Some(lease) = change.lease.as_ref().filter(|_| change.beats) {
+            let hour = Bucket::of(lease.expires)?;
+            if bucket != Some(hour) && flight.core().indexed != Some(hour) {
+                self.file(flight, hour, lease.expires).await?;
+            }
+            bucket = Some(hour);
+            // Writing the entry took time, and so may whatever was before: a lease that is over is not worth sending.
+            let current = self.now();
+            if current.moment >= now.moment.plus(ttl.as_duration()) || current.wall >= lease.expires {
+                return Err(Error::unavailable(format!(
+                    "the lease on {} would have been over before it was written",
+                    flight.cell.slot.key
+                )));
+            }
+        }
+        let build = move |base: Option<&Record>, stamp: Stamp| {
+            let mut record = Record::after(base, stamp, now.wall);
+            record.lease = change.lease;
+            if let Some(lease) = record.lease.as_mut().filter(|_| change.beats) {
+                lease.beat = stamp.write_id;
+            }
+            record.waiting = change.waiting;
+            record.last_fence = change.last_fence;
+            record.bucket = bucket;
+            record
+        };
+        Ok(flight.attempt(self.limit(ttl), now, build).await)
+    }
+
+    /// Writes the index entry of an hour. Only an Ok counts.
+    pub(super) async fn file(&self, flight: &mut Flight, hour: Bucket, expires: Timestamp) -> Result<()> {
+        let slot = &flight.cell.slot;
+        let name = index::lease_entry(&slot.namespace, &slot.key, hour);
+        self.backend.put_hint(&name, index::lease_entry_body(&slot.key, expires)).await?;
+        flight.core().indexed = Some(hour);
+        Ok(())
+    }
+
+    /// One try. The caller has marked activity.
+    pub(super) async fn acquire(self: &Arc<Self>, cell: &Arc<Cell>, request: &Request) -> Result<Acquired> {
+        self.trust_clock()?;
+        let core = self.hold(cell).await?;
+        let id = LeaseId::random(&*self.backend.generator);
+        self.acquire_held(core, cell, request, id, None).await
+    }
+
+    /// The same with the core in hand. `watched` is a beat that was watched for long enough to be taken over.
+    pub(super) async fn acquire_held(
+        self: &Arc<Self>,
+        core: OwnedMutexGuard<Core>,
+        cell: &Arc<Cell>,
+        request: &Request,
+        id: LeaseId,
+        watched: Option<WriteId>,
+    ) -> Result<Acquired> {
+        let ttl = self.clamp(request.ttl)?;
+        let intent = Intent::Grant { id, keep: request.request_id.is_some() };
+        let mut flight = Flight::new(self, cell, core, intent);
+        let now = self.now();
+        if let Some(until) = flight.core().stay_back.filter(|until| *until > now.moment) {
+            return Ok(Acquired::Held(Held { by: None, retry_after: until.since(now.moment) }));
+        }
+        let first = self.look(&mut flight, request, ttl, now).await?;
+        let swapped =
+            self.swap(&mut flight, ttl, first, |core, now| self.plan_grant(core, now, request, ttl, id, watched));
+        match swapped.await? {
+            Swapped::Stopped(held) => Ok(Acquired::Held(held)),
+            Swapped::Won(now) => self.granted(&mut flight, now, ttl).map(Acquired::Granted),
+        }
+    }
+
+    /// Finds out what is there, where what is known is not good enough to base a write on. Returns the clock readings
+    /// by which the index entry was written, if it was.
+    async fn look(&self, flight: &mut Flight, request: &Request, ttl: Ttl, now: Now) -> Result<Option<Now>> {
+        let cell = Arc::clone(&flight.cell);
+        match &flight.core().known {
+            Known::Nothing if request.new_key => flight.core().known = Known::Absent,
+            // A repeated request most often finds its own lease, filed already: reading first saves the entry.
+            Known::Nothing if request.request_id.is_some() => self.read(&cell, flight.core()).await?,
+            Known::Nothing => {
+                let expires = ttl.expiry(now.wall)?;
+                let hour = Bucket::of(expires)?;
+                let name = index::lease_entry(&cell.slot.namespace, &cell.slot.key, hour);
+                let body = index::lease_entry_body(&cell.slot.key, expires);
+                let (there, filed) = tokio::join!(
+                    biased;
+                    cas::read(&self.backend, &cell.slot),
+                    self.backend.put_hint(&name, body)
+                );
+                flight.core().learn(there?)?;
+                if filed.is_ok() {
+                    flight.core().indexed = Some(hour);
+                    return Ok(Some(now));
+                }
+            }
+            Known::Record(seen) => {
+                // A lease of another process was most likely renewed or released since it was seen. One of our own that
+                // has ended was not.
+                let ended = match self.judge(seen.record().lease.as_ref(), now.wall) {
+                    State::Free => true,
+                    State::Expired(lease) => lease.process == self.process,
+                    State::Held(_) | State::FarFuture(_) => false,
+                };
+                if !ended {
+                    self.read(&cell, flight.core()).await?;
+                }
+            }
+            Known::Absent => {}
+        }
+        Ok(None)
+    }
+
+    fn plan_grant(
+        &self,
+        core: &Core,
+        now: Now,
+        request: &Request,
+        ttl: Ttl,
+        id: LeaseId,
+        watched: Option<WriteId>,
+    ) -> Result<Plan<Held>> {
+        let lease = core.record().and_then(|record| record.lease.as_ref());
+        let waiting = core.record().and_then(|record| record.waiting);
+        match self.judge(lease, now.wall) {
+            State::Held(lease) | State::FarFuture(lease) if self.repeats(request, lease, now) => {
+                Ok(Plan::Write(Change {
+                    beats: true,
+                    lease: Some(renewal(lease, now, ttl)?),
+                    waiting,
+                    last_fence: core.record().and_then(|record| record.last_fence),
+                }))
+            }
+            State::FarFuture(lease) if watched == Some(lease.beat) => self.plan_new(core, now, request, ttl, id),
+            State::Held(lease) | State::FarFuture(lease) => Ok(Plan::Stop(self.held(lease, now))),
+            State::Free | State::Expired(_) => self.plan_new(core, now, request, ttl, id),
+        }
+    }
+
+    fn repeats(&self, request: &Request, lease: &Lease, now: Now) -> bool {
+        request.request_id.is_some()
+            && request.request_id == lease.request_id
+            && request.owner == lease.owner
+            && now.wall < lease.expires
+    }
+
+    pub(super) fn held(&self, lease: &Lease, now: Now) -> Held {
+        let free = lease.expires.plus(self.agreement.max_clock_skew);
+        Held { by: Some(Holder::from(lease)), retry_after: free.since(now.wall) + Duration::from_millis(1) }
+    }
+
+    /// A grant to somebody new, over whatever lease has ended. Nobody's mark survives it: the next one to wait may ask.
+    fn plan_new<O>(&self, core: &Core, now: Now, request: &Request, ttl: Ttl, id: LeaseId) -> Result<Plan<O>> {
+        let lease = self.new_lease(core, now, request, ttl, id)?;
+        Ok(Plan::Write(Change { beats: true, last_fence: Some(lease.fence), lease: Some(lease), waiting: None }))
+    }
+
+    fn new_lease(&self, core: &Core, now: Now, request: &Request, ttl: Ttl, id: LeaseId) -> Result<Lease> {
+        let skew = self.agreement.max_clock_skew;
+        let fence = match core.record() {
+            Some(record) => Fence::next(core.fence.max(record.last_fence), now.wall, skew)?,
+            None => Fence::first(core.fence, now.wall, skew)?,
+        };
+        Ok(Lease {
+            id,
+            request_id: request.request_id.clone(),
+            owner: request.owner.clone(),
+            process: self.process,
+            note: request.note.clone(),
+            fence,
+            granted: now.wall,
+            expires: ttl.expiry(now.wall)?,
+            ttl,
+            // Replaced by the write id of the attempt.
+            beat: WriteId::from([0; 16]),
+        })
+    }
+
+    /// What was won, if it is still worth anything.
+    fn granted(&self, flight: &mut Flight, now: Now, ttl: Ttl) -> Result<Grant> {
+        let cell = Arc::clone(&flight.cell);
+        let Some(lease) = flight.core().record().and_then(|record| record.lease.as_ref()) else {
+            return Err(Error::unavailable(format!(
+                "the lease on {} was freed as soon as it was granted",
+                cell.slot.key
+            )));
+        };
+        let grant = self.grant(&cell, lease, now.moment.plus(ttl.as_duration()));
+        if grant.is_valid() {
+            return Ok(grant);
+        }
+        Err(Error::unavailable(format!(
+            "the lease on {} was granted too late to be of use: it ended at {}",
+            cell.slot.key, grant.expires
+        )))
+    }
+
+    fn grant(&self, cell: &Cell, lease: &Lease, deadline: Moment) -> Grant {
+        Grant {
+            namespace: cell.slot.namespace.clone(),
+            key: cell.slot.key.clone(),
+            id: lease.id,
+            fence: lease.fence,
+            owner: lease.owner.clone(),
+            ttl: lease.ttl,
+            expires: lease.expires,
+            deadline,
+            clock: Arc::clone(&self.backend.clock),
+        }
+    }
+
+    /// Renews a lease. `old` is what this process believed of it so far; without it, the record must do.
+    pub(super) async fn renew(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        id: LeaseId,
+        ttl: Option<Ttl>,
+        old: Option<&Grant>,
+    ) -> Result<Renewed> {
+        let core = self.hold(cell).await?;
+        let mut flight = Flight::new(self, cell, core, Intent::Nothing);
+        let mine =
+            |core: &Core| core.record().and_then(|record| record.lease.as_ref()).is_some_and(|lease| lease.id == id);
+        if !mine(flight.core()) || old.is_some_and(|old| !old.is_valid()) {
+            self.read(cell, flight.core()).await?;
+        }
+        let ttl = match ttl.or_else(|| old.map(|old| old.ttl)) {
+            Some(ttl) => self.clamp(ttl)?,
+            None => flight.core().record().and_then(|record| record.lease.as_ref()).map_or(Ttl::MIN, |lease| lease.ttl),
+        };
+        let swapped = self.swap(&mut flight, ttl, None, |core, now| {
+            let record = core.record();
+            match record.and_then(|record| record.lease.as_ref()) {
+                Some(lease) if lease.id == id => {
+                    let ended = now.wall >= lease.expires || old.is_some_and(|old| now.moment >= old.deadline);
+                    if ended {
+                        return Ok(Plan::Stop(Loss { taken_by: None, fence: core.fence }));
+                    }
+                    Ok(Plan::Write(Change {
+                        beats: true,
+                        lease: Some(renewal(lease, now, ttl)?),
+                        waiting: record.and_then(|record| record.waiting),
+                        last_fence: record.and_then(|record| record.last_fence),
+                    }))
+                }
+                other => Ok(Plan::Stop(Loss { taken_by: other.map(Holder::from), fence: core.fence })),
+            }
+        });
+        let now = match swapped.await? {
+            Swapped::Stopped(loss) => return Ok(Renewed::Lost(loss)),
+            Swapped::Won(now) => now,
+        };
+        let Some(lease) = flight.core().record().and_then(|record| record.lease.as_ref()) else {
+            return Ok(Renewed::Lost(Loss { taken_by: None, fence: None }));
+        };
+        // Belief never moves further than the expiry did: a wall clock that was set back must not lengthen it.
+        let from_now = now.moment.plus(ttl.as_duration());
+        let deadline = old.map_or(from_now, |old| from_now.min(old.deadline.plus(lease.expires.since(old.expires))));
+        Ok(Renewed::Renewed(self.grant(cell, lease, deadline)))
+    }
+
+    /// Frees a lease, or hands it to whoever of this process waits longest. Done when the record does not carry it.
+    pub(super) async fn release(self: &Arc<Self>, cell: &Arc<Cell>, id: LeaseId) -> Result<()> {
+        let core = self.hold(cell).await?;
+        let mut flight = Flight::new(self, cell, core, Intent::Release(id));
+        let mine =
+            |core: &Core| core.record().and_then(|record| record.lease.as_ref()).is_some_and(|lease| lease.id == id);
+        if !mine(flight.core()) {
+            self.read(cell, flight.core()).await?;
+        }
+        self.release_held(flight, id).await
+    }
+
+    pub(super) async fn release_held(self: &Arc<Self>, mut flight: Flight, id: LeaseId) -> Result<()> {
+        let cell = Arc::clone(&flight.cell);
+        let marked = flight.core().record().is_some_and(|record| record.waiting.is_some());
+        let may_hand_over = self.trust_clock().is_ok() && !(marked && flight.core().turns >= MAX_TURNS);
+        if let Some(waiter) = may_hand_over.then(|| cell.queue.pop()).flatten() {
+            flight.intent = Intent::HandOver { from: id, waiter: Some(waiter) };
+        }
+        let ttl = match flight.intent.waiter() {
+            Some(waiter) => self.clamp(waiter.request.ttl)?,
+            None => Ttl::new(self.agreement.max_ttl)?,
+        };
+        let mut removed = None;
+        let next = flight.intent.waiter().map(|waiter| (waiter.request.clone(), waiter.id));
+        let swapped = self.swap(&mut flight, ttl, None, |core, now| {
+            let record = core.record();
+            if record.and_then(|record| record.lease.as_ref()).is_none_or(|lease| lease.id != id) {
+                return Ok(Plan::Stop(()));
+            }
+            let waiting = record.and_then(|record| record.waiting);
+            if let Some((request, next)) = &next {
+                let lease = self.new_lease(core, now, request, ttl, *next)?;
+                let last_fence = Some(lease.fence);
+                return Ok(Plan::Write(Change { beats: true, lease: Some(lease), waiting, last_fence }));
+            }
+            removed = waiting;
+            let last_fence = record.and_then(|record| record.last_fence);
+            Ok(Plan::Write(Change { beats: false, lease: None, waiting: None, last_fence }))
+        });
+        let swapped = swapped.await;
+        match (swapped, flight.take_waiter()) {
+            (Ok(Swapped::Won(now)), Some(waiter)) => {
+                if flight.core().record().is_some_and(|record| record.waiting.is_some()) {
+                    flight.core().turns += 1;
+                }
+                self.deliver(&mut flight, waiter, now, ttl);
+            }
+            (Ok(Swapped::Won(now)), None) => {
+                if let Some(mark) = removed.filter(|mark| mark.process != self.process) {
+                    let pause = (2 * mark.interval).min(LONGEST_STAY_BACK);
+                    flight.core().stay_back = Some(now.moment.plus(pause));
+                }
+                flight.core().turns = 0;
+                cell.queue.wake();
+            }
+            (Ok(Swapped::Stopped(())), waiter) => {
+                waiter.into_iter().for_each(|waiter| cell.queue.push_front(waiter));
+                cell.queue.wake();
+            }
+            (Err(error), waiter) => {
+                // In doubt the flight finds out, and the waiter goes with it.
+                if let Some(waiter) = waiter {
+                    flight.intent = Intent::HandOver { from: id, waiter: Some(waiter) };
+                    if !flight.is_in_doubt() {
+                        flight.take_waiter().into_iter().for_each(|waiter| cell.queue.push_front(waiter));
+                    }
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a waiter what was won for it; a lease that nobody takes is freed again.
+    pub(super) fn deliver(self: &Arc<Self>, flight: &mut Flight, waiter: Waiter, now: Now, ttl: Ttl) {
+        let cell = Arc::clone(&flight.cell);
+        let keep = waiter.request.request_id.is_some();
+        let Some(lease) = flight.core().record().and_then(|record| record.lease.as_ref()) else { return };
+        let grant = self.grant(&cell, lease, now.moment.plus(ttl.as_duration()));
+        if let Err(grant) = waiter.grant.send(grant)
+            && !keep
+        {
+            self.release_soon(&cell, grant.id);
+        }
+        cell.queue.wake();
+    }
+
+    /// Releases in a task of its own, for whoever cannot wait for it.
+    pub(super) fn release_soon(self: &Arc<Self>, cell: &Arc<Cell>, id: LeaseId) {
+        let (engine, cell) = (Arc::clone(self), Arc::clone(cell));
+        self.runtime.spawn(async move {
+            if let Err(error) = engine.release(&cell, id).await {
+                tracing::warn!(key = %cell.slot.key, %error, "a lease that nobody wants could not be released: it will expire");
+            }
+        });
+    }
+
+    /// What there is, after clearing what has ended.
+    pub(super) async fn get(self: &Arc<Self>, cell: &Arc<Cell>) -> Result<Status> {
+        let core = self.hold(cell).await?;
+        let mut flight = Flight::new(self, cell, core, Intent::Nothing);
+        self.read(cell, flight.core()).await?;
+        if self.trust_clock().is_ok() {
+            self.clear(&mut flight).await?;
+        }
+        Ok(self.status(cell, flight.core().record()))
+    }
+
+    /// Settles an ended lease by a swap; anything else is left alone.
+    async fn clear(&self, flight: &mut Flight) -> Result<()> {
+        let swapped = self.swap(flight, Ttl::new(self.agreement.max_ttl)?, None, |core, now| {
+            let record = core.record();
+            match self.judge(record.and_then(|record| record.lease.as_ref()), now.wall) {
+                State::Expired(_) => Ok(Plan::Write(Change {
+                    beats: false,
+                    lease: None,
+                    waiting: None,
+                    last_fence: record.and_then(|record| record.last_fence),
+                })),
+                _ => Ok(Plan::Stop(())),
+            }
+        });
+        swapped.await.map(drop)
+    }
+
+    pub(super) fn status(&self, cell: &Cell, record: Option<&Record>) -> Status {
+        Status {
+            key: cell.slot.key.clone(),
+            holder: record.and_then(|record| match self.judge(record.lease.as_ref(), self.now().wall) {
+                State::Held(lease) | State::FarFuture(lease) => Some(Holder::from(lease)),
+                State::Free | State::Expired(_) => None,
+            }),
+            last_fence: record.and_then(|record| record.last_fence),
+            waited_for: record.is_some_and(|record| record.waiting.is_some()),
+            written_at: record.map(|record| record.written),
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.keeper.stop();
+    }
+}
+
+/// The same lease for longer. Its expiry never moves back.
+fn renewal(lease: &Lease, now: Now, ttl: Ttl) -> Result<Lease> {
+    Ok(Lease { expires: ttl.expiry(now.wall)?.max(lease.expires), ttl, ..lease.clone() })
+}

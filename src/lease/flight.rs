@@ -1,0 +1,194 @@
+//! One operation in the air: the key's core, and the write that may be under way. Dropped or given up in doubt, it
+//! leaves a task behind that finds out, so that no lease is granted that nobody knows of.
+
+use super::{
+    cell::{Cell, Core},
+    engine::{Engine, Now},
+    record::{KeySlot, Record},
+    wait::Waiter,
+};
+use crate::{
+    LeaseId, Ttl,
+    store::{
+        LONGEST_WRITE,
+        cas::{Cas, Outcome, Stamp},
+    },
+};
+use std::{fmt, sync::Arc, time::Duration};
+use tokio::sync::OwnedMutexGuard;
+
+/// What an operation is after; decides what is to be done about a write of it whose fate nobody waited for.
+#[derive(Debug)]
+pub(super) enum Intent {
+    /// Whatever lands is right: a renewal, a clearing, a mark.
+    Nothing,
+    /// A grant. Freed if nobody wants it, unless its caller can ask for it again by a request id.
+    Grant { id: LeaseId, keep: bool },
+    /// Done when the record does not carry this lease any more.
+    Release(LeaseId),
+    /// Both: a release of one lease that is a grant to a waiter.
+    HandOver { from: LeaseId, waiter: Option<Waiter> },
+}
+
+impl Intent {
+    pub(super) fn waiter(&self) -> Option<&Waiter> {
+        match self {
+            Self::HandOver { waiter, .. } => waiter.as_ref(),
+            _ => None,
+        }
+    }
+}
+
+pub(super) struct Flight {
+    engine: Arc<Engine>,
+    pub(super) cell: Arc<Cell>,
+    core: Option<OwnedMutexGuard<Core>>,
+    cas: Option<Cas<KeySlot, Now>>,
+    in_doubt: bool,
+    pub(super) intent: Intent,
+}
+
+impl Flight {
+    pub(super) fn new(engine: &Arc<Engine>, cell: &Arc<Cell>, core: OwnedMutexGuard<Core>, intent: Intent) -> Self {
+        Self {
+            engine: Arc::clone(engine),
+            cell: Arc::clone(cell),
+            core: Some(core),
+            cas: None,
+            in_doubt: false,
+            intent,
+        }
+    }
+
+    #[allow(clippy::expect_used, reason = "the core is there until the flight is dropped")]
+    pub(super) fn core(&mut self) -> &mut Core {
+        self.core.as_mut().expect("a flight has its core until it ends")
+    }
+
+    /// Sends one write on what is known of the record.
+    pub(super) async fn attempt(
+        &mut self,
+        limit: Duration,
+        now: Now,
+        build: impl FnOnce(Option<&Record>, Stamp) -> Record,
+    ) -> Outcome<Record, Now> {
+        let cas = match self.cas.take() {
+            Some(cas) => cas,
+            None => {
+                let base = self.core().base();
+                Cas::new(Arc::clone(&self.engine.backend), self.cell.slot.clone(), base)
+            }
+        };
+        self.in_doubt = true;
+        // The swap stays in the flight, so that dropping it in the middle of the request forgets nothing.
+        let cas = self.cas.insert(cas);
+        cas.set_limit(limit);
+        cas.attempt(now, build).await
+    }
+
+    /// The last write is won or lost; nothing of it can land any more.
+    pub(super) fn settled(&mut self) {
+        self.cas = None;
+        self.in_doubt = false;
+    }
+
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+
+    pub(super) fn take_waiter(&mut self) -> Option<Waiter> {
+        match &mut self.intent {
+            Intent::HandOver { waiter, .. } => waiter.take(),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Debug for Flight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Flight").field("key", &self.cell.slot.key).field("intent", &self.intent).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if !self.in_doubt || matches!(self.intent, Intent::Nothing) {
+            return;
+        }
+        let (Some(core), Some(cas)) = (self.core.take(), self.cas.take()) else { return };
+        let intent = std::mem::replace(&mut self.intent, Intent::Nothing);
+        let (engine, cell) = (Arc::clone(&self.engine), Arc::clone(&self.cell));
+        let runtime = engine.runtime.clone();
+        runtime.spawn(engine.find_out(cell, core, cas, intent));
+    }
+}
+
+impl Engine {
+    /// Settles a write that nobody waits for any more, by writing the same base once more without changing anything:
+    /// whichever of the two lands, the other cannot. Holds the key's core meanwhile.
+    async fn find_out(
+        self: Arc<Self>,
+        cell: Arc<Cell>,
+        mut core: OwnedMutexGuard<Core>,
+        mut cas: Cas<KeySlot, Now>,
+        intent: Intent,
+    ) {
+        let give_up = self.now().moment.plus(LONGEST_WRITE);
+        let mut retries = 0;
+        let landed = loop {
+            let now = self.now();
+            let outcome = cas.attempt(now, |base, stamp| Record::after(base, stamp, now.wall)).await;
+            match outcome {
+                Outcome::Won(seen, now) => {
+                    let learnt = core.learn(Some(seen));
+                    break learnt.is_ok().then_some(now);
+                }
+                Outcome::Lost(there) => {
+                    let learnt = core.learn(there);
+                    break learnt.is_ok().then_some(now);
+                }
+                Outcome::Unknown(error) if now.moment >= give_up || !error.is_retryable() => {
+                    tracing::warn!(key = %cell.slot.key, %error, "the fate of a write was not found out: its lease, if there is one, will expire");
+                    core.forget();
+                    break None;
+                }
+                Outcome::Unknown(_) => {
+                    self.backend.pause(retries).await;
+                    retries += 1;
+                }
+            }
+        };
+        let Some(now) = landed else { return };
+        let carried = core.record().and_then(|record| record.lease.as_ref()).map(|lease| (lease.id, lease.ttl));
+        let mut flight = Flight::new(&self, &cell, core, Intent::Nothing);
+        match (intent, carried) {
+            (Intent::Grant { id, keep: false }, Some((there, _))) if there == id => {
+                flight.intent = Intent::Release(id);
+                if let Err(error) = self.release_held(flight, id).await {
+                    tracing::warn!(key = %cell.slot.key, %error, "a lease that nobody wants could not be released: it will expire");
+                }
+            }
+            (Intent::Release(id), Some((there, _))) if there == id => {
+                flight.intent = Intent::Release(id);
+                if let Err(error) = self.release_held(flight, id).await {
+                    tracing::warn!(key = %cell.slot.key, %error, "a release could not be finished: the lease will expire");
+                }
+            }
+            (Intent::HandOver { waiter: Some(waiter), .. }, Some((there, ttl))) if there == waiter.id => {
+                self.deliver(&mut flight, waiter, now, ttl);
+            }
+            (Intent::HandOver { from, waiter }, carried) => {
+                waiter.into_iter().for_each(|waiter| cell.queue.push_front(waiter));
+                if carried.is_some_and(|(there, _): (LeaseId, Ttl)| there == from) {
+                    flight.intent = Intent::Release(from);
+                    if let Err(error) = self.release_held(flight, from).await {
+                        tracing::warn!(key = %cell.slot.key, %error, "a release could not be finished: the lease will expire");
+                    }
+                } else {
+                    cell.queue.wake();
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Waiting for a key: first in, first out inside of a process, behind one poller; politely between processes.
+
+use super::{
+    cell::{Cell, Core},
+    engine::Engine,
+    flight::{Flight, Intent},
+    record::{Mark, Record, State},
+    types::{Acquired, Grant, Held, Request},
+};
+use crate::{
+    Fence, LeaseId, Result, WriteId,
+    clock::{Clock, Moment},
+    generator::GeneratorExt,
+    store::cas::Outcome,
+};
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
+
+/// How often a poller must have seen the key go from hand to hand before it asks for a turn.
+const PATIENT_FOR: u32 = 2;
+
+/// Who of this process waits for a key.
+#[derive(Debug, Default)]
+pub(super) struct Queue(Mutex<Waiters>);
+
+#[derive(Debug, Default)]
+struct Waiters {
+    line: VecDeque<Waiter>,
+    seats: u64,
+}
+
+/// One who waits. Whoever takes it out of the line may grant it the lease.
+pub(super) struct Waiter {
+    seat: u64,
+    /// The lease that it will have.
+    pub(super) id: LeaseId,
+    pub(super) request: Request,
+    pub(super) grant: oneshot::Sender<Grant>,
+    wake: Arc<Notify>,
+}
+
+impl fmt::Debug for Waiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiter").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Waiters> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first who still waits.
+    pub(super) fn pop(&self) -> Option<Waiter> {
+        let mut waiters = self.lock();
+        loop {
+            let waiter = waiters.line.pop_front()?;
+            if !waiter.grant.is_closed() {
+                return Some(waiter);
+            }
+        }
+    }
+
+    /// Back to where it was: it was not its turn after all.
+    pub(super) fn push_front(&self, waiter: Waiter) {
+        self.lock().line.push_front(waiter);
+    }
+
+    /// Tells the first in line to look around.
+    pub(super) fn wake(&self) {
+        if let Some(first) = self.lock().line.front() {
+            first.wake.notify_one();
+        }
+    }
+}
+
+/// A place in the line. Leaving it leaves no trace.
+struct Seat<'a> {
+    engine: &'a Arc<Engine>,
+    cell: &'a Arc<Cell>,
+    seat: u64,
+    id: LeaseId,
+    keep: bool,
+    grant: oneshot::Receiver<Grant>,
+    wake: Arc<Notify>,
+}
+
+impl<'a> Seat<'a> {
+    fn take(engine: &'a Arc<Engine>, cell: &'a Arc<Cell>, request: &Request) -> Self {
+        let (sender, grant) = oneshot::channel();
+        let wake = Arc::new(Notify::new());
+        let id = LeaseId::random(&*engine.backend.generator);
+        let mut waiters = cell.queue.lock();
+        waiters.seats += 1;
+        let seat = waiters.seats;
+        let waiter = Waiter { seat, id, request: request.clone(), grant: sender, wake: Arc::clone(&wake) };
+        waiters.line.push_back(waiter);
+        Self { engine, cell, seat, id, keep: request.request_id.is_some(), grant, wake }
+    }
+
+    /// Whether it is for this one to look after the key. Nobody is ahead, or whoever is has gone.
+    fn leads(&self) -> bool {
+        self.cell
+            .queue
+            .lock()
+            .line
+            .iter()
+            .find(|waiter| !waiter.grant.is_closed())
+            .is_some_and(|first| first.seat == self.seat)
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.grant.close();
+        self.cell.queue.lock().line.retain(|waiter| waiter.seat != self.seat);
+        // It may have been granted the lease just as it gave up.
+        if let Ok(grant) = self.grant.try_recv()
+            && !self.keep
+        {
+            self.engine.release_soon(self.cell, grant.id);
+        }
+        self.cell.queue.wake();
+    }
+}
+
+/// What a poller has seen so far.
+struct Polling {
+    interval: Duration,
+    /// The fence of the last holder that was seen, and how often it has changed.
+    fence: Option<Fence>,
+    changes: u32,
+    /// A lease with an impossible expiry, and since when it has done nothing.
+    watched: Option<(WriteId, Moment)>,
+    marked: bool,
+}
+
+enum Polled {
+    Granted(Grant),
+    Again(Held),
+}
+
+impl Engine {
+    /// Waits until the key can be had or the deadline has passed.
+    pub(super) async fn acquire_within(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        request: &Request,
+        deadline: Moment,
+    ) -> Result<Acquired> {
+        let clock = &self.backend.clock;
+        let mut seat = Seat::take(self, cell, request);
+        let interval = self.settings.poll_interval;
+        let mut polling = Polling { interval, fence: None, changes: 0, watched: None, marked: false };
+        let mut retries = 0;
+        let mut last: Result<Held> = Ok(Held { by: None, retry_after: interval });
+        loop {
+            let mut pause = Duration::MAX;
+            if seat.leads() {
+                match self.poll(&mut seat, request, &mut polling).await {
+                    Ok(Polled::Granted(grant)) => return Ok(Acquired::Granted(grant)),
+                    Ok(Polled::Again(held)) => {
+                        retries = 0;
+                        pause = held.retry_after;
+                        last = Ok(held);
+                    }
+                    // A store that is down for a while is one more reason to wait.
+                    Err(error) if error.is_retryable() => {
+                        retries += 1;
+                        pause = self.settings.poll_interval * 2u32.pow(retries.min(5));
+                        last = Err(error);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            let left = deadline.since(clock.monotonic());
+            if left.is_zero() {
+                return last.map(Acquired::Held);
+            }
+            tokio::select! {
+                biased;
+                grant = &mut seat.grant => match grant {
+                    Ok(grant) if grant.is_valid() => return Ok(Acquired::Granted(grant)),
+                    // It sat in the hand-over for too long: it is no use to anybody, and the key has to be waited for again.
+                    Ok(grant) => {
+                        self.release_soon(cell, grant.id);
+                        seat = Seat::take(self, cell, request);
+                    }
+                    Err(_) => seat = Seat::take(self, cell, request),
+                },
+                () = seat.wake.notified() => {}
+                () = clock.sleep(pause.min(left)) => {}
+            }
+        }
+    }
+
+    /// One look by the first in line.
+    async fn poll(self: &Arc<Self>, seat: &mut Seat<'_>, request: &Request, polling: &mut Polling) -> Result<Polled> {
+        self.trust_clock()?;
+        let core = self.hold(seat.cell).await?;
+        if let Ok(grant) = seat.grant.try_recv() {
+            return Ok(Polled::Granted(grant));
+        }
+        let now = self.now();
+        // What this process holds will be handed over, or ends; no read can say more.
+        let lease = core.record().and_then(|record| record.lease.as_ref());
+        if let State::Held(lease) = self.judge(lease, now.wall)
+            && lease.process == self.process
+        {
+            return Ok(Polled::Again(self.held(lease, now)));
+        }
+        let watched = polling.watched_for(now.moment, &core, self.agreement.max_clock_skew);
+        let acquired = self.acquire_held(core, seat.cell, request, seat.id, watched).await?;
+        let held = match acquired {
+            Acquired::Granted(grant) => return Ok(Polled::Granted(grant)),
+            Acquired::Held(held) => held,
+        };
+        let Some(holder) = &held.by else { return Ok(Polled::Again(held)) };
+        if polling.fence.replace(holder.fence).is_some_and(|before| before != holder.fence) {
+            polling.changes += 1;
+        }
+        let core = self.hold(seat.cell).await?;
+        polling.watch(&core, &*self.backend.clock);
+        if polling.changes >= PATIENT_FOR && !polling.marked {
+            polling.marked = self.mark(core, seat.cell, polling.interval).await?;
+        } else if !polling.marked {
+            polling.interval = (polling.interval * 3 / 2).min(self.settings.max_poll_interval);
+        }
+        let jittered = self.backend.generator.between(polling.interval / 2, polling.interval);
+        Ok(Polled::Again(Held { retry_after: held.retry_after.min(jittered), ..held }))
+    }
+
+    /// Asks the holder's process for a turn, by a write that leaves the lease as it is. Not worth a second try.
+    async fn mark(self: &Arc<Self>, core: OwnedMutexGuard<Core>, cell: &Arc<Cell>, interval: Duration) -> Result<bool> {
+        let Some(record) = core.record() else { return Ok(false) };
+        if record.waiting.is_some() || record.lease.is_none() {
+            return Ok(false);
+        }
+        let mut flight = Flight::new(self, cell, core, Intent::Nothing);
+        let now = self.now();
+        let (process, since) = (self.process, now.wall);
+        let build = move |base: Option<&Record>, stamp| {
+            let mut record = Record::after(base, stamp, since);
+            record.waiting = Some(Mark { process, since, interval });
+            record
+        };
+        let outcome = flight.attempt(self.settings.request_timeout, now, build).await;
+        flight.settled();
+        match outcome {
+            Outcome::Won(seen, _) => flight.core().learn(Some(seen)).map(|()| true),
+            Outcome::Lost(there) => flight.core().learn(there).map(|()| false),
+            // Let go: if it lands, the next write on the key meets it.
+            Outcome::Unknown(_) => Ok(false),
+        }
+    }
+}
+
+impl Polling {
+    /// The beat that may be taken over now: the same since the answer that showed it first, for its whole time to live
+    /// and the skew, until just before the read that is about to be sent.
+    fn watched_for(&self, now: Moment, core: &Core, max_clock_skew: Duration) -> Option<WriteId> {
+        let (beat, since) = self.watched?;
+        let ttl = core.record()?.lease.as_ref()?.ttl;
+        (now.since(since) >= ttl.as_duration() + max_clock_skew).then_some(beat)
+    }
+
+    fn watch(&mut self, core: &Core, clock: &dyn Clock) {
+        let beat = core.record().and_then(|record| record.lease.as_ref()).map(|lease| lease.beat);
+        if self.watched.map(|(beat, _)| beat) != beat {
+            self.watched = beat.map(|beat| (beat, clock.monotonic()));
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Tidying what nobody touches again.
+
+mod activity;
+
+pub(crate) use activity::Activity;

@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "these are tests")]
 
 mod common;
+mod processes;
 
 mod budget;
 mod cas_answers;
 mod opening;
+mod time_rules;
 #[cfg(unix)]
 mod two_processes;

@@ -108,10 +108,19 @@ impl Engine {
     }
 
     /// Granting and taking over need clocks that can be believed: one machine whose clock is a day ahead must not be
-    /// able to steal every lease.
-    pub(super) fn trust_clock(&self) -> Result<()> {
+    /// able to steal every lease. Asks the store before it refuses: what is known of its time may come from before the
+    /// machine was suspended.
+    pub(super) async fn trust_clock(&self) -> Result<()> {
+        if self.backend.store_time().is_none() || self.believe(self.now().wall).is_err() {
+            self.backend.ask_time().await?;
+        }
+        self.believe(self.now().wall)
+    }
+
+    /// The same for one reading of the wall clock, by what is known. Asked again for the reading that a grant is made
+    /// by: the clock may have been set while the operation waited.
+    fn believe(&self, wall: Timestamp) -> Result<()> {
         let allowed = self.agreement.max_clock_skew + DATE_SLACK;
-        let wall = self.backend.clock.wall();
         match self.backend.store_time() {
             Some(store) if store.distance(wall) > allowed => Err(Error::new(
                 ErrorKind::Clock,
@@ -251,7 +260,7 @@ impl Engine {
 
     /// One try. The caller has marked activity.
     pub(super) async fn acquire(self: &Arc<Self>, cell: &Arc<Cell>, request: &Request) -> Result<Acquired> {
-        self.trust_clock()?;
+        self.trust_clock().await?;
         let core = self.hold(cell).await?;
         let id = LeaseId::random(&*self.backend.generator);
         self.acquire_held(core, cell, request, id, None).await
@@ -332,6 +341,7 @@ impl Engine {
         id: LeaseId,
         watched: Option<WriteId>,
     ) -> Result<Plan<Held>> {
+        self.believe(now.wall)?;
         let lease = core.record().and_then(|record| record.lease.as_ref());
         let waiting = core.record().and_then(|record| record.waiting);
         match self.judge(lease, now.wall) {
@@ -486,7 +496,7 @@ impl Engine {
     pub(super) async fn release_held(self: &Arc<Self>, mut flight: Flight, id: LeaseId) -> Result<()> {
         let cell = Arc::clone(&flight.cell);
         let marked = flight.core().record().is_some_and(|record| record.waiting.is_some());
-        let may_hand_over = self.trust_clock().is_ok() && !(marked && flight.core().turns >= MAX_TURNS);
+        let may_hand_over = self.believe(self.now().wall).is_ok() && !(marked && flight.core().turns >= MAX_TURNS);
         if let Some(waiter) = may_hand_over.then(|| cell.queue.pop()).flatten() {
             flight.intent = Intent::HandOver { from: id, waiter: Some(waiter) };
         }
@@ -574,9 +584,7 @@ impl Engine {
         let core = self.hold(cell).await?;
         let mut flight = Flight::new(self, cell, core, Intent::Nothing);
         self.read(cell, flight.core()).await?;
-        if self.trust_clock().is_ok() {
-            self.clear(&mut flight).await?;
-        }
+        self.clear(&mut flight).await?;
         Ok(self.status(cell, flight.core().record()))
     }
 
@@ -585,7 +593,7 @@ impl Engine {
         let swapped = self.swap(flight, Ttl::new(self.agreement.max_ttl)?, None, |core, now| {
             let record = core.record();
             match self.judge(record.and_then(|record| record.lease.as_ref()), now.wall) {
-                State::Expired(_) => Ok(Plan::Write(Change {
+                State::Expired(_) if self.believe(now.wall).is_ok() => Ok(Plan::Write(Change {
                     beats: false,
                     lease: None,
                     waiting: None,

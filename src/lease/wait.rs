@@ -201,7 +201,7 @@ impl Engine {
 
     /// One look by the first in line.
     async fn poll(self: &Arc<Self>, seat: &mut Seat<'_>, request: &Request, polling: &mut Polling) -> Result<Polled> {
-        self.trust_clock()?;
+        self.trust_clock().await?;
         let core = self.hold(seat.cell).await?;
         if let Ok(grant) = seat.grant.try_recv() {
             return Ok(Polled::Granted(grant));

@@ -41,7 +41,10 @@ struct State {
     /// Counted from before the last renewal was sent.
     renew_at: Moment,
     loss: Option<Loss>,
+    /// Not to be renewed any more: it is given back, or about to be.
     released: bool,
+    /// Whether giving it back has come to its end.
+    returned: bool,
 }
 
 impl Tended {
@@ -110,7 +113,7 @@ impl Guard {
         max_hold: Option<std::time::Duration>,
     ) -> Self {
         let hold_until = max_hold.map(|longest| engine.now().moment.plus(longest));
-        let state = State { renew_at: renew_at(&grant), grant, loss: None, released: false };
+        let state = State { renew_at: renew_at(&grant), grant, loss: None, released: false, returned: false };
         let tended = Arc::new(Tended {
             engine: Arc::clone(engine),
             cell: Arc::clone(cell),
@@ -166,14 +169,18 @@ impl Guard {
             state.released = true;
             state.grant.id
         };
-        self.tended.engine.release(&self.tended.cell, id).await
+        let released = self.tended.engine.release(&self.tended.cell, id).await;
+        // Otherwise dropping the guard sees to it, as it does when this future is dropped.
+        self.tended.lock().returned = released.is_ok();
+        released
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
         let mut state = self.tended.lock();
-        if !std::mem::replace(&mut state.released, true) && state.grant.is_valid() {
+        state.released = true;
+        if !state.returned && state.grant.is_valid() {
             let id = state.grant.id;
             drop(state);
             self.tended.engine.release_soon(&self.tended.cell, id);

@@ -103,6 +103,13 @@ impl<'a> Seat<'a> {
         Self { engine, cell, seat, id, keep: request.request_id.is_some(), grant, wake }
     }
 
+    /// A place at the end, for one whose grant sat in the hand-over for too long: that is no use to anybody, and the key
+    /// has to be waited for again.
+    fn again(self, late: Grant, request: &Request) -> Self {
+        self.engine.release_soon(self.cell, late.id);
+        Self::take(self.engine, self.cell, request)
+    }
+
     /// Whether it is for this one to look after the key. Nobody is ahead, or whoever is has gone.
     fn leads(&self) -> bool {
         self.cell
@@ -163,7 +170,11 @@ impl Engine {
             let mut pause = Duration::MAX;
             if seat.leads() {
                 match self.poll(&mut seat, request, &mut polling).await {
-                    Ok(Polled::Granted(grant)) => return Ok(Acquired::Granted(grant)),
+                    Ok(Polled::Granted(grant)) if grant.is_valid() => return Ok(Acquired::Granted(grant)),
+                    Ok(Polled::Granted(grant)) => {
+                        seat = seat.again(grant, request);
+                        continue;
+                    }
                     Ok(Polled::Again(held)) => {
                         retries = 0;
                         pause = held.retry_after;
@@ -186,11 +197,7 @@ impl Engine {
                 biased;
                 grant = &mut seat.grant => match grant {
                     Ok(grant) if grant.is_valid() => return Ok(Acquired::Granted(grant)),
-                    // It sat in the hand-over for too long: it is no use to anybody, and the key has to be waited for again.
-                    Ok(grant) => {
-                        self.release_soon(cell, grant.id);
-                        seat = Seat::take(self, cell, request);
-                    }
+                    Ok(grant) => seat = seat.again(grant, request),
                     Err(_) => seat = Seat::take(self, cell, request),
                 },
                 () = seat.wake.notified() => {}

@@ -205,7 +205,7 @@ impl Engine {
                 Ok(Outcome::Unknown(error)) | Err(error) => error,
             };
             if error.kind() == ErrorKind::Regressed {
-                flight.settled();
+                // Still in doubt: where the answer was an old one, the write may be there.
                 flight.core().forget();
                 return Err(error);
             }

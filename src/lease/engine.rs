@@ -286,6 +286,10 @@ impl Engine {
         let swapped =
             self.swap(&mut flight, ttl, first, |core, now| self.plan_grant(core, now, request, ttl, id, watched));
         match swapped.await? {
+            // It may be held by the very write that is in doubt.
+            Swapped::Stopped(_) if flight.is_in_doubt() => {
+                Err(Error::unknown(format!("whether {} was granted is not known: repeat the request", cell.slot.key)))
+            }
             Swapped::Stopped(held) => Ok(Acquired::Held(held)),
             Swapped::Won(now) => self.granted(&mut flight, now, ttl).map(Acquired::Granted),
         }

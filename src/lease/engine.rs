@@ -1,7 +1,7 @@
 //! The operations on one key: each holds the key's core, plans a change on what is known of it, and swaps.
 
 use super::{
-    cell::{Cell, Cells, Core, Known},
+    cell::{Belief, Cell, Cells, Core, Known},
     flight::{Flight, Intent},
     keeper::Keeper,
     record::{self, Lease, Mark, Record, State},
@@ -349,7 +349,7 @@ impl Engine {
         let lease = core.record().and_then(|record| record.lease.as_ref());
         let waiting = core.record().and_then(|record| record.waiting);
         match self.judge(lease, now.wall) {
-            State::Held(lease) | State::FarFuture(lease) if self.repeats(request, lease, now) => {
+            State::Held(lease) | State::FarFuture(lease) if repeats(core, request, lease, now) => {
                 Ok(Plan::Write(Change {
                     beats: true,
                     lease: Some(renewal(lease, now, ttl)?),
@@ -361,13 +361,6 @@ impl Engine {
             State::Held(lease) | State::FarFuture(lease) => Ok(Plan::Stop(self.held(lease, now))),
             State::Free | State::Expired(_) => self.plan_new(core, now, request, ttl, id),
         }
-    }
-
-    fn repeats(&self, request: &Request, lease: &Lease, now: Now) -> bool {
-        request.request_id.is_some()
-            && request.request_id == lease.request_id
-            && request.owner == lease.owner
-            && now.wall < lease.expires
     }
 
     pub(super) fn held(&self, lease: &Lease, now: Now) -> Held {
@@ -412,7 +405,8 @@ impl Engine {
                 cell.slot.key
             )));
         };
-        let grant = self.grant(&cell, lease, now.moment.plus(ttl.as_duration()));
+        let lease = lease.clone();
+        let grant = self.grant(&cell, flight.core(), &lease, now.moment.plus(ttl.as_duration()), None);
         if grant.is_valid() {
             return Ok(grant);
         }
@@ -422,7 +416,12 @@ impl Engine {
         )))
     }
 
-    fn grant(&self, cell: &Cell, lease: &Lease, deadline: Moment) -> Grant {
+    /// What its holder may believe: for as long as the lease lasts from when the request was made, and never further
+    /// than the expiry moved since it was believed in before. A wall clock that was set back must not lengthen belief.
+    fn grant(&self, cell: &Cell, core: &mut Core, lease: &Lease, latest: Moment, old: Option<&Grant>) -> Grant {
+        let longest = old.map(|old| old.deadline.plus(lease.expires.since(old.expires)));
+        let deadline = core.belief_in(lease).or(longest).map_or(latest, |longest| latest.min(longest));
+        core.belief = Some(Belief { id: lease.id, deadline, expires: lease.expires });
         Grant {
             namespace: cell.slot.namespace.clone(),
             key: cell.slot.key.clone(),
@@ -459,8 +458,7 @@ impl Engine {
             let record = core.record();
             match record.and_then(|record| record.lease.as_ref()) {
                 Some(lease) if lease.id == id => {
-                    let ended = now.wall >= lease.expires || old.is_some_and(|old| now.moment >= old.deadline);
-                    if ended {
+                    if has_ended(core, lease, now) || old.is_some_and(|old| now.moment >= old.deadline) {
                         return Ok(Plan::Stop(Loss { taken_by: None, fence: core.fence }));
                     }
                     Ok(Plan::Write(Change {
@@ -477,13 +475,14 @@ impl Engine {
             Swapped::Stopped(loss) => return Ok(Renewed::Lost(loss)),
             Swapped::Won(now) => now,
         };
-        let Some(lease) = flight.core().record().and_then(|record| record.lease.as_ref()) else {
-            return Ok(Renewed::Lost(Loss { taken_by: None, fence: None }));
-        };
-        // Belief never moves further than the expiry did: a wall clock that was set back must not lengthen it.
-        let from_now = now.moment.plus(ttl.as_duration());
-        let deadline = old.map_or(from_now, |old| from_now.min(old.deadline.plus(lease.expires.since(old.expires))));
-        Ok(Renewed::Renewed(self.grant(cell, lease, deadline)))
+        let core = flight.core();
+        if let Some(lease) = core.record().and_then(|record| record.lease.clone()) {
+            let grant = self.grant(cell, core, &lease, now.moment.plus(ttl.as_duration()), old);
+            if grant.is_valid() {
+                return Ok(Renewed::Renewed(grant));
+            }
+        }
+        Ok(Renewed::Lost(Loss { taken_by: None, fence: core.fence }))
     }
 
     /// Frees a lease, or hands it to whoever of this process waits longest. Done when the record does not carry it.
@@ -564,8 +563,8 @@ impl Engine {
     pub(super) fn deliver(self: &Arc<Self>, flight: &mut Flight, waiter: Waiter, now: Now, ttl: Ttl) {
         let cell = Arc::clone(&flight.cell);
         let keep = waiter.request.request_id.is_some();
-        let Some(lease) = flight.core().record().and_then(|record| record.lease.as_ref()) else { return };
-        let grant = self.grant(&cell, lease, now.moment.plus(ttl.as_duration()));
+        let Some(lease) = flight.core().record().and_then(|record| record.lease.clone()) else { return };
+        let grant = self.grant(&cell, flight.core(), &lease, now.moment.plus(ttl.as_duration()), None);
         if let Err(grant) = waiter.grant.send(grant)
             && !keep
         {
@@ -628,6 +627,19 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.keeper.stop();
     }
+}
+
+/// Whether its own holder has stopped believing in a lease, as far as is known here.
+fn has_ended(core: &Core, lease: &Lease, now: Now) -> bool {
+    now.wall >= lease.expires || core.belief_in(lease).is_some_and(|deadline| now.moment >= deadline)
+}
+
+/// Whether a request is one that was granted already, and the lease is still alive.
+fn repeats(core: &Core, request: &Request, lease: &Lease, now: Now) -> bool {
+    request.request_id.is_some()
+        && request.request_id == lease.request_id
+        && request.owner == lease.owner
+        && !has_ended(core, lease, now)
 }
 
 /// The same lease for longer. Its expiry never moves back.

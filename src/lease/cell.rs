@@ -63,8 +63,9 @@ impl Core {
     /// The lock on the core is held from before a read is sent until here, so whatever was seen was seen before.
     pub(super) fn learn(&mut self, there: Option<Seen<Record>>) -> Result<()> {
         let Some(seen) = there else {
-            // Somebody removed the record. The fence is remembered: the next grant must be above it.
-            self.revision = 0;
+            // Somebody removed the record. The fence is remembered: the next grant must be above it. The entry is not:
+            // whoever removed the one may have removed the other.
+            self.forget();
             self.known = Known::Absent;
             return Ok(());
         };
@@ -95,6 +96,7 @@ impl Core {
     pub(super) fn forget(&mut self) {
         self.revision = 0;
         self.known = Known::Nothing;
+        self.indexed = None;
     }
 
     /// How long this process may believe in a lease by its monotonic clock, if it was the last that it had to do with:

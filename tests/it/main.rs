@@ -7,6 +7,7 @@ mod processes;
 
 mod budget;
 mod cas_answers;
+mod crash_points;
 mod opening;
 mod time_rules;
 #[cfg(unix)]

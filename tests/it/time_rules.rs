@@ -184,6 +184,20 @@ async fn a_repeated_request_moves_belief_no_further_than_the_expiry_either() {
 }
 
 #[tokio::test]
+async fn a_request_that_was_repeated_elsewhere_can_be_repeated_here_for_as_long_as_it_lives() {
+    let world = World::new();
+    let (process, other) = (world.process().await, world.process().await);
+    let asked = request().request_id("job-7").unwrap();
+    let first = granted(process.leases.acquire(&key("a"), &asked).await);
+    world.clock.advance(secs(20));
+    let second = granted(other.leases.acquire(&key("a"), &asked).await);
+    world.clock.advance(secs(20));
+    assert!(!first.is_valid() && second.is_valid());
+    let third = granted(process.leases.acquire(&key("a"), &asked).await);
+    assert_eq!((third.lease_id(), third.time_left()), (first.lease_id(), TTL));
+}
+
+#[tokio::test]
 async fn renewing_a_lease_that_has_ended_is_lost_even_if_nobody_took_it() {
     let world = World::new();
     let process = world.process().await;

@@ -9,6 +9,7 @@ mod budget;
 mod cas_answers;
 mod crash_points;
 mod opening;
+mod store_answers;
 mod time_rules;
 #[cfg(unix)]
 mod two_processes;

@@ -153,6 +153,24 @@ async fn a_renewal_whose_fate_is_unknown_keeps_the_old_deadline() {
 }
 
 #[tokio::test]
+async fn a_repeated_request_whose_renewal_is_in_doubt_is_not_held_by_itself() {
+    let world = World::new();
+    let process = world.process().await;
+    let asked = Request::new(secs(2)).unwrap().request_id("job-7").unwrap();
+    let first = granted(process.leases.acquire(&key("a"), &asked).await);
+    world.clock.advance(secs(2) - MILLI * 100);
+    // The renewal lands, and nobody can read that before the first lease is over.
+    next_put(&world, Fault::Lose(Answer::Drop), RECORD);
+    world.objects.faults().script(Rule::always(Op::Get, Fault::Refuse(Answer::Drop)).on(RECORD).after(1));
+    let run = async { process.leases.acquire(&key("a"), &asked).await };
+    let error = moving(&[&world.clock], MILLI * 10, run).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
+    world.objects.faults().clear();
+    let again = granted(process.leases.acquire(&key("a"), &asked).await);
+    assert_eq!((again.lease_id(), again.fence()), (first.lease_id(), first.fence()));
+}
+
+#[tokio::test]
 async fn a_renewal_that_was_unknown_is_settled_by_the_next_one() {
     for fault in [Fault::Lose(Answer::Drop), Fault::Refuse(Answer::Drop), Fault::Late(secs(16), Answer::Drop)] {
         let world = World::new();

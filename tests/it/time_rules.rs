@@ -717,6 +717,27 @@ async fn a_fence_rises_over_a_record_that_an_operator_removed() {
 }
 
 #[tokio::test]
+async fn a_fence_rises_over_a_removed_record_also_where_a_write_in_doubt_left_an_empty_one() {
+    let world = World::new();
+    let (knows, ahead) = (world.process().await, world.process_off_by(999).await);
+    let first = granted(knows.leases.acquire(&key("a"), &request()).await);
+    knows.leases.release(&first).await.unwrap();
+    [&world.clock, &ahead.clock].iter().for_each(|clock| clock.advance(secs(10)));
+    let second = granted(ahead.leases.acquire(&key("a"), &request()).await);
+    ahead.leases.release(&second).await.unwrap();
+    assert!(world.objects.delete_object(&record_name("a")));
+    // The one that remembers the first fence only finds the record gone, and stops waiting while it makes it anew.
+    world.objects.faults().script(Rule::once(Op::Put, Fault::Refuse(Answer::Hang)).on("/meta/").after(1));
+    let (name, asked) = (key("a"), request());
+    let mut acquiring = Box::pin(knows.leases.acquire(&name, &asked));
+    start(&mut acquiring).await;
+    drop(acquiring);
+    settle().await;
+    let third = granted(knows.leases.acquire(&key("a"), &request()).await);
+    assert!(third.fence() > second.fence(), "{third:?} after {second:?}");
+}
+
+#[tokio::test]
 async fn a_grant_after_record_and_index_were_removed_is_filed_again() {
     let world = World::new();
     let process = world.process().await;

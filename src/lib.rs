@@ -2,6 +2,7 @@
 
 mod bucket;
 pub mod clock;
+pub mod decision;
 mod error;
 mod fence;
 mod generator;
@@ -11,14 +12,16 @@ mod key;
 pub mod lease;
 mod namespace;
 mod settings;
+mod stats;
 pub mod store;
-mod sweep;
+pub mod sweep;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 mod ttl;
 
 pub use bucket::Bucket;
 pub use clock::{Clock, SystemClock};
+pub use decision::Decisions;
 pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;
 pub use generator::{Generator, OsGenerator};
@@ -27,5 +30,6 @@ pub use key::{Decoded, Key, KeyJson};
 pub use lease::Leases;
 pub use namespace::Namespace;
 pub use settings::Settings;
+pub use stats::Stats;
 pub use store::{Store, StoreBuilder};
 pub use ttl::Ttl;

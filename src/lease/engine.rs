@@ -14,7 +14,7 @@ use crate::{
     id::ProcessId,
     index,
     store::{
-        Agreement, Backend, DATE_SLACK,
+        Agreement, Backend,
         cas::{self, Outcome, Stamp},
     },
     sweep::Activity,
@@ -107,22 +107,9 @@ impl Engine {
         Ok(ttl.clamp(Ttl::new(self.settings.min_ttl)?, Ttl::new(self.agreement.max_ttl)?))
     }
 
-    /// Granting and taking over need clocks that can be believed: one machine whose clock is a day ahead must not be
-    /// able to steal every lease.
+    /// Granting and taking over need clocks that can be believed.
     pub(super) fn trust_clock(&self) -> Result<()> {
-        let allowed = self.agreement.max_clock_skew + DATE_SLACK;
-        let wall = self.backend.clock.wall();
-        match self.backend.store_time() {
-            Some(store) if store.distance(wall) > allowed => Err(Error::new(
-                ErrorKind::Clock,
-                format!(
-                    "this machine's clock says {wall}, that of {} says {store}: they may differ by {allowed:?} at most; \
-                     nothing is granted until the clock is mended",
-                    self.backend.place
-                ),
-            )),
-            _ => Ok(()),
-        }
+        self.backend.trust_clock(&self.agreement)
     }
 
     /// How long one request may take: far below the time to live.

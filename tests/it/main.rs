@@ -7,5 +7,6 @@ mod common;
 mod budget;
 mod cas_answers;
 mod opening;
+mod sweeper;
 #[cfg(unix)]
 mod two_processes;

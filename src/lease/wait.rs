@@ -68,7 +68,12 @@ impl Queue {
 
     /// Back to where it was: it was not its turn after all.
     pub(super) fn push_front(&self, waiter: Waiter) {
-        self.lock().line.push_front(waiter);
+        let mut waiters = self.lock();
+        // One that gave up meanwhile has already left: nobody would take it out of the line again, and whoever is behind
+        // it would never be woken.
+        if !waiter.grant.is_closed() {
+            waiters.line.push_front(waiter);
+        }
     }
 
     /// Tells the first in line to look around.

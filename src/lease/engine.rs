@@ -532,12 +532,9 @@ impl Engine {
                 cell.queue.wake();
             }
             (Err(error), waiter) => {
-                // In doubt the flight finds out, and the waiter goes with it.
-                if let Some(waiter) = waiter {
-                    flight.intent = Intent::HandOver { from: id, waiter: Some(waiter) };
-                    if !flight.is_in_doubt() {
-                        flight.take_waiter().into_iter().for_each(|waiter| cell.queue.push_front(waiter));
-                    }
+                // In doubt the flight finds out, and the waiter goes with it; else the flight puts it back in line.
+                if waiter.is_some() {
+                    flight.intent = Intent::HandOver { from: id, waiter };
                 }
                 return Err(error);
             }

@@ -148,6 +148,8 @@ struct Polling {
 enum Polled {
     Granted(Grant),
     Again(Held),
+    /// Somebody else has it in hand: it will be granted the lease, or told.
+    Overtaken,
 }
 
 impl Engine {
@@ -174,6 +176,7 @@ impl Engine {
                         pause = held.retry_after;
                         last = Ok(held);
                     }
+                    Ok(Polled::Overtaken) => {}
                     // A store that is down for a while is one more reason to wait.
                     Err(error) if error.is_retryable() => {
                         retries += 1;
@@ -193,7 +196,9 @@ impl Engine {
                     Ok(grant) if grant.is_valid() => return Ok(Acquired::Granted(grant)),
                     // It sat in the hand-over for too long: it is no use to anybody, and the key has to be waited for again.
                     Ok(grant) => {
-                        self.release_soon(cell, grant.id);
+                        if !seat.keep {
+                            self.release_soon(cell, grant.id);
+                        }
                         seat = Seat::take(self, cell, request);
                     }
                     Err(_) => seat = Seat::take(self, cell, request),
@@ -208,8 +213,9 @@ impl Engine {
     async fn poll(self: &Arc<Self>, seat: &mut Seat<'_>, request: &Request, polling: &mut Polling) -> Result<Polled> {
         self.trust_clock()?;
         let core = self.hold(seat.cell).await?;
-        if let Ok(grant) = seat.grant.try_recv() {
-            return Ok(Polled::Granted(grant));
+        // A release may have taken it out of the line while it waited for the core.
+        if !seat.leads() {
+            return Ok(Polled::Overtaken);
         }
         let now = self.now();
         // What this process holds will be handed over, or ends; no read can say more.

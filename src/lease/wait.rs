@@ -142,7 +142,6 @@ struct Polling {
     changes: u32,
     /// A lease with an impossible expiry, and since when it has done nothing.
     watched: Option<(WriteId, Moment)>,
-    marked: bool,
 }
 
 enum Polled {
@@ -163,7 +162,7 @@ impl Engine {
         let clock = &self.backend.clock;
         let mut seat = Seat::take(self, cell, request);
         let interval = self.settings.poll_interval;
-        let mut polling = Polling { interval, fence: None, changes: 0, watched: None, marked: false };
+        let mut polling = Polling { interval, fence: None, changes: 0, watched: None };
         let mut retries = 0;
         let mut last: Result<Held> = Ok(Held { by: None, retry_after: interval });
         loop {
@@ -237,20 +236,23 @@ impl Engine {
         }
         let core = self.hold(seat.cell).await?;
         polling.watch(&core, &*self.backend.clock);
-        if polling.changes >= PATIENT_FOR && !polling.marked {
-            polling.marked = self.mark(core, seat.cell, polling.interval).await?;
-        } else if !polling.marked {
-            polling.interval = (polling.interval * 3 / 2).min(self.settings.max_poll_interval);
+        match core.record().and_then(|record| record.waiting) {
+            // Put there by this one, or by who polled for this process before: others count on what it says.
+            Some(mark) if mark.process == self.process => polling.interval = mark.interval,
+            // Also where a mark was there before, and the turn went to somebody else.
+            None if polling.changes >= PATIENT_FOR => self.mark(core, seat.cell, polling.interval).await?,
+            Some(_) if polling.changes >= PATIENT_FOR => {}
+            _ => polling.interval = (polling.interval * 3 / 2).min(self.settings.max_poll_interval),
         }
         let jittered = self.backend.generator.between(polling.interval / 2, polling.interval);
         Ok(Polled::Again(Held { retry_after: held.retry_after.min(jittered), ..held }))
     }
 
     /// Asks the holder's process for a turn, by a write that leaves the lease as it is. Not worth a second try.
-    async fn mark(self: &Arc<Self>, core: OwnedMutexGuard<Core>, cell: &Arc<Cell>, interval: Duration) -> Result<bool> {
-        let Some(record) = core.record() else { return Ok(false) };
-        if record.waiting.is_some() || record.lease.is_none() {
-            return Ok(false);
+    async fn mark(self: &Arc<Self>, core: OwnedMutexGuard<Core>, cell: &Arc<Cell>, interval: Duration) -> Result<()> {
+        let held = core.record().filter(|record| record.waiting.is_none()).and_then(|record| record.lease.as_ref());
+        if held.is_none_or(|lease| lease.process == self.process) {
+            return Ok(());
         }
         let mut flight = Flight::new(self, cell, core, Intent::Nothing);
         let now = self.now();
@@ -263,10 +265,10 @@ impl Engine {
         let outcome = flight.attempt(self.settings.request_timeout, now, build).await;
         flight.settled();
         match outcome {
-            Outcome::Won(seen, _) => flight.core().learn(Some(seen)).map(|()| true),
-            Outcome::Lost(there) => flight.core().learn(there).map(|()| false),
+            Outcome::Won(seen, _) => flight.core().learn(Some(seen)),
+            Outcome::Lost(there) => flight.core().learn(there),
             // Let go: if it lands, the next write on the key meets it.
-            Outcome::Unknown(_) => Ok(false),
+            Outcome::Unknown(_) => Ok(()),
         }
     }
 }

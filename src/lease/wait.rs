@@ -164,7 +164,7 @@ impl Engine {
         let interval = self.settings.poll_interval;
         let mut polling = Polling { interval, fence: None, changes: 0, watched: None };
         let mut retries = 0;
-        let mut last: Result<Held> = Ok(Held { by: None, retry_after: interval });
+        let mut last: Option<Result<Held>> = None;
         loop {
             let mut pause = Duration::MAX;
             if seat.leads() {
@@ -173,21 +173,25 @@ impl Engine {
                     Ok(Polled::Again(held)) => {
                         retries = 0;
                         pause = held.retry_after;
-                        last = Ok(held);
+                        last = Some(Ok(held));
                     }
                     Ok(Polled::Overtaken) => {}
                     // A store that is down for a while is one more reason to wait.
                     Err(error) if error.is_retryable() => {
                         retries += 1;
                         pause = self.settings.poll_interval * 2u32.pow(retries.min(5));
-                        last = Err(error);
+                        last = Some(Err(error));
                     }
                     Err(error) => return Err(error),
                 }
             }
             let left = deadline.since(clock.monotonic());
             if left.is_zero() {
-                return last.map(Acquired::Held);
+                let held = match last {
+                    Some(last) => last,
+                    None => self.seen_held(cell).await,
+                };
+                return held.map(Acquired::Held);
             }
             tokio::select! {
                 biased;
@@ -206,6 +210,16 @@ impl Engine {
                 () = clock.sleep(pause.min(left)) => {}
             }
         }
+    }
+
+    /// Who holds the key, as far as this process knows: for those whose time was up before it was their turn to look.
+    async fn seen_held(&self, cell: &Cell) -> Result<Held> {
+        let core = self.hold(cell).await?;
+        let now = self.now();
+        Ok(match self.judge(core.record().and_then(|record| record.lease.as_ref()), now.wall) {
+            State::Held(lease) | State::FarFuture(lease) => self.held(lease, now),
+            State::Free | State::Expired(_) => Held { by: None, retry_after: self.settings.poll_interval },
+        })
     }
 
     /// One look by the first in line.

@@ -164,6 +164,15 @@ impl Engine {
         let interval = self.settings.poll_interval;
         let mut polling = Polling { interval, fence: None, changes: 0, watched: None };
         let mut retries = 0;
+        // What was granted before is not to be stood in line for. If that cannot be found out now, there is time.
+        if request.request_id.is_some()
+            && !seat.leads()
+            && let Ok(core) = self.hold(cell).await
+            && let mut flight = self.granting(core, cell, request, seat.id)
+            && let Ok(Some(grant)) = self.grant_again(&mut flight, request).await
+        {
+            return Ok(Acquired::Granted(grant));
+        }
         let mut last: Option<Result<Held>> = None;
         loop {
             let mut pause = Duration::MAX;
@@ -235,6 +244,7 @@ impl Engine {
         let lease = core.record().and_then(|record| record.lease.as_ref());
         if let State::Held(lease) = self.judge(lease, now.wall)
             && lease.process == self.process
+            && !self.repeats(request, lease, now)
         {
             return Ok(Polled::Again(self.held(lease, now)));
         }

@@ -394,8 +394,9 @@ impl Engine {
 
     fn new_lease(&self, core: &Core, now: Now, request: &Request, ttl: Ttl, id: LeaseId) -> Result<Lease> {
         let skew = self.agreement.max_clock_skew;
-        let fence = match core.record() {
-            Some(record) => Fence::next(core.fence.max(record.last_fence), now.wall, skew)?,
+        // A record without a fence was written over a missing one, to settle a write in doubt.
+        let fence = match core.record().and_then(|record| record.last_fence) {
+            Some(last) => Fence::next(core.fence.max(Some(last)), now.wall, skew)?,
             None => Fence::first(core.fence, now.wall, skew)?,
         };
         Ok(Lease {

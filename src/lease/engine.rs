@@ -254,11 +254,15 @@ impl Engine {
         watched: Option<WriteId>,
     ) -> Result<Acquired> {
         let ttl = self.clamp(request.ttl)?;
-        let intent = Intent::Grant { id, keep: request.request_id.is_some() };
-        let mut flight = Flight::new(self, cell, core, intent);
+        let mut flight = self.granting(core, cell, request, id);
         let now = self.now();
         if let Some(until) = flight.core().stay_back.filter(|until| *until > now.moment) {
-            return Ok(Acquired::Held(Held { by: None, retry_after: until.since(now.moment) }));
+            let again = match request.request_id {
+                Some(_) => self.grant_again(&mut flight, request).await?,
+                None => None,
+            };
+            let held = Held { by: None, retry_after: until.since(now.moment) };
+            return Ok(again.map_or(Acquired::Held(held), Acquired::Granted));
         }
         let first = self.look(&mut flight, request, ttl, now).await?;
         let swapped =
@@ -266,6 +270,33 @@ impl Engine {
         match swapped.await? {
             Swapped::Stopped(held) => Ok(Acquired::Held(held)),
             Swapped::Won(now) => self.granted(&mut flight, now, ttl).map(Acquired::Granted),
+        }
+    }
+
+    pub(super) fn granting(
+        self: &Arc<Self>,
+        core: OwnedMutexGuard<Core>,
+        cell: &Arc<Cell>,
+        request: &Request,
+        id: LeaseId,
+    ) -> Flight {
+        Flight::new(self, cell, core, Intent::Grant { id, keep: request.request_id.is_some() })
+    }
+
+    /// The lease that this very request was granted before, if it is alive; never a new one.
+    pub(super) async fn grant_again(&self, flight: &mut Flight, request: &Request) -> Result<Option<Grant>> {
+        let cell = Arc::clone(&flight.cell);
+        let ttl = self.clamp(request.ttl)?;
+        self.read(&cell, flight.core()).await?;
+        let swapped = self.swap(flight, ttl, None, |core, now| {
+            Ok(match core.record().and_then(|record| record.lease.as_ref()) {
+                Some(lease) if self.repeats(request, lease, now) => Plan::Write(again(core, lease, now, ttl)?),
+                _ => Plan::Stop(()),
+            })
+        });
+        match swapped.await? {
+            Swapped::Stopped(()) => Ok(None),
+            Swapped::Won(now) => self.granted(flight, now, ttl).map(Some),
         }
     }
 
@@ -320,15 +351,9 @@ impl Engine {
         watched: Option<WriteId>,
     ) -> Result<Plan<Held>> {
         let lease = core.record().and_then(|record| record.lease.as_ref());
-        let waiting = core.record().and_then(|record| record.waiting);
         match self.judge(lease, now.wall) {
             State::Held(lease) | State::FarFuture(lease) if self.repeats(request, lease, now) => {
-                Ok(Plan::Write(Change {
-                    beats: true,
-                    lease: Some(renewal(lease, now, ttl)?),
-                    waiting,
-                    last_fence: core.record().and_then(|record| record.last_fence),
-                }))
+                Ok(Plan::Write(again(core, lease, now, ttl)?))
             }
             State::FarFuture(lease) if watched == Some(lease.beat) => self.plan_new(core, now, request, ttl, id),
             State::Held(lease) | State::FarFuture(lease) => Ok(Plan::Stop(self.held(lease, now))),
@@ -336,7 +361,7 @@ impl Engine {
         }
     }
 
-    fn repeats(&self, request: &Request, lease: &Lease, now: Now) -> bool {
+    pub(super) fn repeats(&self, request: &Request, lease: &Lease, now: Now) -> bool {
         request.request_id.is_some()
             && request.request_id == lease.request_id
             && request.owner == lease.owner
@@ -356,8 +381,9 @@ impl Engine {
 
     fn new_lease(&self, core: &Core, now: Now, request: &Request, ttl: Ttl, id: LeaseId) -> Result<Lease> {
         let skew = self.agreement.max_clock_skew;
-        let fence = match core.record() {
-            Some(record) => Fence::next(core.fence.max(record.last_fence), now.wall, skew)?,
+        // A record without a fence was written over a missing one, to settle a write in doubt.
+        let fence = match core.record().and_then(|record| record.last_fence) {
+            Some(last) => Fence::next(core.fence.max(Some(last)), now.wall, skew)?,
             None => Fence::first(core.fence, now.wall, skew)?,
         };
         Ok(Lease {
@@ -435,12 +461,7 @@ impl Engine {
                     if ended {
                         return Ok(Plan::Stop(Loss { taken_by: None, fence: core.fence }));
                     }
-                    Ok(Plan::Write(Change {
-                        beats: true,
-                        lease: Some(renewal(lease, now, ttl)?),
-                        waiting: record.and_then(|record| record.waiting),
-                        last_fence: record.and_then(|record| record.last_fence),
-                    }))
+                    Ok(Plan::Write(again(core, lease, now, ttl)?))
                 }
                 other => Ok(Plan::Stop(Loss { taken_by: other.map(Holder::from), fence: core.fence })),
             }
@@ -519,12 +540,9 @@ impl Engine {
                 cell.queue.wake();
             }
             (Err(error), waiter) => {
-                // In doubt the flight finds out, and the waiter goes with it.
-                if let Some(waiter) = waiter {
-                    flight.intent = Intent::HandOver { from: id, waiter: Some(waiter) };
-                    if !flight.is_in_doubt() {
-                        flight.take_waiter().into_iter().for_each(|waiter| cell.queue.push_front(waiter));
-                    }
+                // In doubt the flight finds out, and the waiter goes with it; else the flight puts it back in line.
+                if waiter.is_some() {
+                    flight.intent = Intent::HandOver { from: id, waiter };
                 }
                 return Err(error);
             }
@@ -604,7 +622,13 @@ impl Drop for Engine {
     }
 }
 
-/// The same lease for longer. Its expiry never moves back.
-fn renewal(lease: &Lease, now: Now, ttl: Ttl) -> Result<Lease> {
-    Ok(Lease { expires: ttl.expiry(now.wall)?.max(lease.expires), ttl, ..lease.clone() })
+/// The same lease for longer. Its expiry never moves back, and whoever waits goes on waiting.
+fn again(core: &Core, lease: &Lease, now: Now, ttl: Ttl) -> Result<Change> {
+    let record = core.record();
+    Ok(Change {
+        beats: true,
+        lease: Some(Lease { expires: ttl.expiry(now.wall)?.max(lease.expires), ttl, ..lease.clone() }),
+        waiting: record.and_then(|record| record.waiting),
+        last_fence: record.and_then(|record| record.last_fence),
+    })
 }

@@ -113,6 +113,10 @@ impl fmt::Debug for Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         if !self.in_doubt || matches!(self.intent, Intent::Nothing) {
+            if let Some(waiter) = self.take_waiter() {
+                self.cell.queue.push_front(waiter);
+                self.cell.queue.wake();
+            }
             return;
         }
         let (Some(core), Some(cas)) = (self.core.take(), self.cas.take()) else { return };

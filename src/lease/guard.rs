@@ -5,7 +5,7 @@ use super::{
     engine::Engine,
     types::{Grant, Loss},
 };
-use crate::{Fence, Key, Result, clock::Moment};
+use crate::{Error, Fence, Key, Result, clock::Moment};
 use std::{
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -159,14 +159,19 @@ impl Guard {
     /// Gives the lease back, or to whoever of this process waits for it.
     ///
     /// A lease that was lost has nothing to give back: that is not an error. On an error the lease may still be in the
-    /// store; it is released in the background if that is possible, and expires if not.
+    /// store; it is released in the background if that is possible, and expires if not. Dropping this future does not
+    /// stop the release.
     pub async fn release(self) -> Result<()> {
         let id = {
             let mut state = self.tended.lock();
             state.released = true;
             state.grant.id
         };
-        self.tended.engine.release(&self.tended.cell, id).await
+        // In a task of its own: dropping this future must not leave the lease to its expiry.
+        let (engine, cell) = (Arc::clone(&self.tended.engine), Arc::clone(&self.tended.cell));
+        let releasing = self.tended.engine.runtime.spawn(async move { engine.release(&cell, id).await });
+        let stopped = |error| Error::unknown(format!("releasing was stopped: {error}; the lease will expire"));
+        releasing.await.unwrap_or_else(|error| Err(stopped(error)))
     }
 }
 

@@ -87,10 +87,11 @@ pub(crate) fn judge(lease: Option<&Lease>, now: Timestamp, max_clock_skew: Durat
 }
 
 impl Record {
-    /// A record that follows `base`: the same but for who wrote it, and when.
+    /// A record that follows `base`: the same but for who wrote it, and when. It keeps a later format than ours, so that
+    /// whoever forgets to ask finds that it cannot be written.
     pub(crate) fn after(base: Option<&Self>, stamp: Stamp, now: Timestamp) -> Self {
         Self {
-            format: FORMAT,
+            format: base.map_or(FORMAT, |base| base.format.max(FORMAT)),
             write_id: stamp.write_id,
             revision: stamp.revision,
             last_fence: base.and_then(|base| base.last_fence),

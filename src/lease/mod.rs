@@ -21,7 +21,10 @@ pub use types::{Acquired, Grant, Held, Holder, Loss, Renewed, Request, Status};
 use self::{cell::Cell, record::KeySlot};
 use crate::{
     Key, LeaseId, Namespace, Result, Ttl,
-    store::{Name, cas},
+    store::{
+        Name,
+        cas::{self, Slot},
+    },
 };
 use futures_util::{StreamExt, stream};
 use std::{sync::Arc, time::Duration};
@@ -168,10 +171,13 @@ impl Leases {
             Ok(fetched) => fetched?,
             Err(error) => return Some(Err(error)),
         };
-        let status = record::decode(fetched.body).map(|(key, record)| {
+        let status = record::decode(fetched.body).and_then(|(key, record)| {
             let slot = KeySlot { namespace: self.namespace.clone(), key };
+            if slot.name() != name {
+                return Err(format!("it is that of another key, {}", slot.key));
+            }
             let cell = Cell { slot, core: Arc::default(), queue: Default::default() };
-            self.engine.status(&cell, Some(&record))
+            Ok(self.engine.status(&cell, Some(&record)))
         });
         match status {
             Ok(status) if status.key.as_bytes().starts_with(prefix) => Some(Ok(status)),

@@ -5,6 +5,7 @@
 //! and what the lease protects must refuse a fence that is lower than one that it has seen.
 
 mod cell;
+mod election;
 mod engine;
 mod flight;
 mod guard;
@@ -12,8 +13,10 @@ mod keeper;
 mod record;
 mod types;
 mod wait;
+mod watch;
 mod wire;
 
+pub use election::{Campaign, Election, Leadership};
 pub(crate) use engine::Engine;
 pub use guard::Guard;
 pub use types::{Acquired, Grant, Held, Holder, Loss, Renewed, Request, Status};

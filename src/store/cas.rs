@@ -120,7 +120,9 @@ impl<S: Slot, T: Clone> Cas<S, T> {
     ) -> Outcome<S::Record, T> {
         let Some(revision) = self.base().map_or(0, Record::revision).checked_add(1) else {
             let name = self.slot.name();
-            return Outcome::Unknown(Error::corrupt(format!("{name} has no revision left: no write of ours led there")));
+            return Outcome::Unknown(Error::corrupt(format!(
+                "{name} has no revision left: no write of ours led there"
+            )));
         };
         let stamp = Stamp { write_id: WriteId::random(&*self.backend.generator), revision };
         let record = build(self.base(), stamp);

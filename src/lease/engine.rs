@@ -579,7 +579,9 @@ impl Engine {
         let core = self.hold(cell).await?;
         let mut flight = Flight::new(self, cell, core, Intent::Nothing);
         self.read(cell, flight.core()).await?;
-        if self.trust_clock().is_ok() {
+        // A record of a later format is shown, and left for a later version to clear.
+        let ours = flight.core().record().is_none_or(|record| record.must_be_ours(&cell.slot.key).is_ok());
+        if ours && self.trust_clock().is_ok() {
             self.clear(&mut flight).await?;
         }
         Ok(self.status(cell, flight.core().record()))

@@ -129,7 +129,12 @@ impl<S: Slot, T: Clone> Cas<S, T> {
         ticket: T,
         build: impl FnOnce(Option<&S::Record>, Stamp) -> S::Record,
     ) -> Outcome<S::Record, T> {
-        let revision = self.base().map_or(0, Record::revision) + 1;
+        let Some(revision) = self.base().map_or(0, Record::revision).checked_add(1) else {
+            let name = self.slot.name();
+            return Outcome::Unknown(Error::corrupt(format!(
+                "{name} has no revision left: no write of ours led there"
+            )));
+        };
         let stamp = Stamp { write_id: WriteId::random(&*self.backend.generator), revision };
         let record = build(self.base(), stamp);
         let body = match self.slot.encode(&record) {

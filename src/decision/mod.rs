@@ -228,7 +228,7 @@ impl Decisions {
         let mut filed = None;
         let (mut tried, mut retries) = (false, 0);
         loop {
-            shared.backend.trust_clock(&shared.agreement)?;
+            shared.backend.trust_clock(&shared.agreement).await?;
             let now = shared.latest();
             if now >= ages.closes() {
                 // From now on only what is there counts.
@@ -304,7 +304,7 @@ impl Decisions {
         }
         match shared.read(txn).await? {
             Found::Marker(marker)
-                if shared.is_past(marker.expires()) && shared.backend.trust_clock(&shared.agreement).is_ok() =>
+                if shared.is_past(marker.expires()) && shared.backend.believe(&shared.agreement, shared.backend.clock.wall()).is_ok() =>
             {
                 // Over for everybody, whether or not it can be deleted.
                 if let Err(error) = self.delete(txn).await {
@@ -329,7 +329,7 @@ impl Decisions {
         let shared = &*self.shared;
         shared.activity.touch(&*shared.backend.clock);
         let ages = self.ages(txn)?;
-        shared.backend.trust_clock(&shared.agreement)?;
+        shared.backend.trust_clock(&shared.agreement).await?;
         if !shared.is_past(ages.ends()) {
             return Err(Error::invalid(format!(
                 "{txn} can be forgotten after {} only: until then somebody may still decide it",

@@ -1,7 +1,7 @@
 //! The operations on one key: each holds the key's core, plans a change on what is known of it, and swaps.
 
 use super::{
-    cell::{Cell, Cells, Core, Known},
+    cell::{Belief, Cell, Cells, Core, Known},
     flight::{Flight, Intent},
     keeper::Keeper,
     record::{self, Lease, Mark, Record, State},
@@ -108,8 +108,14 @@ impl Engine {
     }
 
     /// Granting and taking over need clocks that can be believed.
-    pub(super) fn trust_clock(&self) -> Result<()> {
-        self.backend.trust_clock(&self.agreement)
+    pub(super) async fn trust_clock(&self) -> Result<()> {
+        self.backend.trust_clock(&self.agreement).await
+    }
+
+    /// The same for one reading of the wall clock, by what is known. Asked again for the reading that a grant is made
+    /// by: the clock may have been set while the operation waited.
+    fn believe(&self, wall: Timestamp) -> Result<()> {
+        self.backend.believe(&self.agreement, wall)
     }
 
     /// How long one request may take: far below the time to live.
@@ -183,7 +189,7 @@ impl Engine {
                 Ok(Outcome::Unknown(error)) | Err(error) => error,
             };
             if error.kind() == ErrorKind::Regressed {
-                flight.settled();
+                // Still in doubt: where the answer was an old one, the write may be there.
                 flight.core().forget();
                 return Err(error);
             }
@@ -238,7 +244,7 @@ impl Engine {
 
     /// One try. The caller has marked activity.
     pub(super) async fn acquire(self: &Arc<Self>, cell: &Arc<Cell>, request: &Request) -> Result<Acquired> {
-        self.trust_clock()?;
+        self.trust_clock().await?;
         let core = self.hold(cell).await?;
         let id = LeaseId::random(&*self.backend.generator);
         self.acquire_held(core, cell, request, id, None).await
@@ -268,6 +274,10 @@ impl Engine {
         let swapped =
             self.swap(&mut flight, ttl, first, |core, now| self.plan_grant(core, now, request, ttl, id, watched));
         match swapped.await? {
+            // It may be held by the very write that is in doubt.
+            Swapped::Stopped(_) if flight.is_in_doubt() => {
+                Err(Error::unknown(format!("whether {} was granted is not known: repeat the request", cell.slot.key)))
+            }
             Swapped::Stopped(held) => Ok(Acquired::Held(held)),
             Swapped::Won(now) => self.granted(&mut flight, now, ttl).map(Acquired::Granted),
         }
@@ -290,7 +300,7 @@ impl Engine {
         self.read(&cell, flight.core()).await?;
         let swapped = self.swap(flight, ttl, None, |core, now| {
             Ok(match core.record().and_then(|record| record.lease.as_ref()) {
-                Some(lease) if self.repeats(request, lease, now) => Plan::Write(again(core, lease, now, ttl)?),
+                Some(lease) if repeats(core, request, lease, now) => Plan::Write(again(core, lease, now, ttl)?),
                 _ => Plan::Stop(()),
             })
         });
@@ -350,22 +360,16 @@ impl Engine {
         id: LeaseId,
         watched: Option<WriteId>,
     ) -> Result<Plan<Held>> {
+        self.believe(now.wall)?;
         let lease = core.record().and_then(|record| record.lease.as_ref());
         match self.judge(lease, now.wall) {
-            State::Held(lease) | State::FarFuture(lease) if self.repeats(request, lease, now) => {
+            State::Held(lease) | State::FarFuture(lease) if repeats(core, request, lease, now) => {
                 Ok(Plan::Write(again(core, lease, now, ttl)?))
             }
             State::FarFuture(lease) if watched == Some(lease.beat) => self.plan_new(core, now, request, ttl, id),
             State::Held(lease) | State::FarFuture(lease) => Ok(Plan::Stop(self.held(lease, now))),
             State::Free | State::Expired(_) => self.plan_new(core, now, request, ttl, id),
         }
-    }
-
-    pub(super) fn repeats(&self, request: &Request, lease: &Lease, now: Now) -> bool {
-        request.request_id.is_some()
-            && request.request_id == lease.request_id
-            && request.owner == lease.owner
-            && now.wall < lease.expires
     }
 
     pub(super) fn held(&self, lease: &Lease, now: Now) -> Held {
@@ -381,7 +385,7 @@ impl Engine {
 
     fn new_lease(&self, core: &Core, now: Now, request: &Request, ttl: Ttl, id: LeaseId) -> Result<Lease> {
         let skew = self.agreement.max_clock_skew;
-        // A record without a fence was written over a missing one, to settle a write in doubt.
+        // A record without a fence is as good as none: it was made where there was none, and granted nothing yet.
         let fence = match core.record().and_then(|record| record.last_fence) {
             Some(last) => Fence::next(core.fence.max(Some(last)), now.wall, skew)?,
             None => Fence::first(core.fence, now.wall, skew)?,
@@ -410,7 +414,8 @@ impl Engine {
                 cell.slot.key
             )));
         };
-        let grant = self.grant(&cell, lease, now.moment.plus(ttl.as_duration()));
+        let lease = lease.clone();
+        let grant = self.grant(&cell, flight.core(), &lease, now.moment.plus(ttl.as_duration()), None);
         if grant.is_valid() {
             return Ok(grant);
         }
@@ -420,7 +425,12 @@ impl Engine {
         )))
     }
 
-    fn grant(&self, cell: &Cell, lease: &Lease, deadline: Moment) -> Grant {
+    /// What its holder may believe: for as long as the lease lasts from when the request was made, and never further
+    /// than the expiry moved since it was believed in before. A wall clock that was set back must not lengthen belief.
+    fn grant(&self, cell: &Cell, core: &mut Core, lease: &Lease, latest: Moment, old: Option<&Grant>) -> Grant {
+        let longest = old.map(|old| old.deadline.plus(lease.expires.since(old.expires)));
+        let deadline = core.belief_in(lease).or(longest).map_or(latest, |longest| latest.min(longest));
+        core.belief = Some(Belief { id: lease.id, deadline, expires: lease.expires });
         Grant {
             namespace: cell.slot.namespace.clone(),
             key: cell.slot.key.clone(),
@@ -457,8 +467,7 @@ impl Engine {
             let record = core.record();
             match record.and_then(|record| record.lease.as_ref()) {
                 Some(lease) if lease.id == id => {
-                    let ended = now.wall >= lease.expires || old.is_some_and(|old| now.moment >= old.deadline);
-                    if ended {
+                    if has_ended(core, lease, now) || old.is_some_and(|old| now.moment >= old.deadline) {
                         return Ok(Plan::Stop(Loss { taken_by: None, fence: core.fence }));
                     }
                     Ok(Plan::Write(again(core, lease, now, ttl)?))
@@ -470,13 +479,14 @@ impl Engine {
             Swapped::Stopped(loss) => return Ok(Renewed::Lost(loss)),
             Swapped::Won(now) => now,
         };
-        let Some(lease) = flight.core().record().and_then(|record| record.lease.as_ref()) else {
-            return Ok(Renewed::Lost(Loss { taken_by: None, fence: None }));
-        };
-        // Belief never moves further than the expiry did: a wall clock that was set back must not lengthen it.
-        let from_now = now.moment.plus(ttl.as_duration());
-        let deadline = old.map_or(from_now, |old| from_now.min(old.deadline.plus(lease.expires.since(old.expires))));
-        Ok(Renewed::Renewed(self.grant(cell, lease, deadline)))
+        let core = flight.core();
+        if let Some(lease) = core.record().and_then(|record| record.lease.clone()) {
+            let grant = self.grant(cell, core, &lease, now.moment.plus(ttl.as_duration()), old);
+            if grant.is_valid() {
+                return Ok(Renewed::Renewed(grant));
+            }
+        }
+        Ok(Renewed::Lost(Loss { taken_by: None, fence: core.fence }))
     }
 
     /// Frees a lease, or hands it to whoever of this process waits longest. Done when the record does not carry it.
@@ -494,7 +504,7 @@ impl Engine {
     pub(super) async fn release_held(self: &Arc<Self>, mut flight: Flight, id: LeaseId) -> Result<()> {
         let cell = Arc::clone(&flight.cell);
         let marked = flight.core().record().is_some_and(|record| record.waiting.is_some());
-        let may_hand_over = self.trust_clock().is_ok() && !(marked && flight.core().turns >= MAX_TURNS);
+        let may_hand_over = self.believe(self.now().wall).is_ok() && !(marked && flight.core().turns >= MAX_TURNS);
         if let Some(waiter) = may_hand_over.then(|| cell.queue.pop()).flatten() {
             flight.intent = Intent::HandOver { from: id, waiter: Some(waiter) };
         }
@@ -554,8 +564,8 @@ impl Engine {
     pub(super) fn deliver(self: &Arc<Self>, flight: &mut Flight, waiter: Waiter, now: Now, ttl: Ttl) {
         let cell = Arc::clone(&flight.cell);
         let keep = waiter.request.request_id.is_some();
-        let Some(lease) = flight.core().record().and_then(|record| record.lease.as_ref()) else { return };
-        let grant = self.grant(&cell, lease, now.moment.plus(ttl.as_duration()));
+        let Some(lease) = flight.core().record().and_then(|record| record.lease.clone()) else { return };
+        let grant = self.grant(&cell, flight.core(), &lease, now.moment.plus(ttl.as_duration()), None);
         if let Err(grant) = waiter.grant.send(grant)
             && !keep
         {
@@ -581,7 +591,7 @@ impl Engine {
         self.read(cell, flight.core()).await?;
         // A record of a later format is shown, and left for a later version to clear.
         let ours = flight.core().record().is_none_or(|record| record.must_be_ours(&cell.slot.key).is_ok());
-        if ours && self.trust_clock().is_ok() {
+        if ours {
             self.clear(&mut flight).await?;
         }
         Ok(self.status(cell, flight.core().record()))
@@ -592,7 +602,7 @@ impl Engine {
         let swapped = self.swap(flight, Ttl::new(self.agreement.max_ttl)?, None, |core, now| {
             let record = core.record();
             match self.judge(record.and_then(|record| record.lease.as_ref()), now.wall) {
-                State::Expired(_) => Ok(Plan::Write(Change {
+                State::Expired(_) if self.believe(now.wall).is_ok() => Ok(Plan::Write(Change {
                     beats: false,
                     lease: None,
                     waiting: None,
@@ -622,6 +632,19 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.keeper.stop();
     }
+}
+
+/// Whether its own holder has stopped believing in a lease, as far as is known here.
+fn has_ended(core: &Core, lease: &Lease, now: Now) -> bool {
+    now.wall >= lease.expires || core.belief_in(lease).is_some_and(|deadline| now.moment >= deadline)
+}
+
+/// Whether a request is one that was granted already, and the lease is still alive.
+pub(super) fn repeats(core: &Core, request: &Request, lease: &Lease, now: Now) -> bool {
+    request.request_id.is_some()
+        && request.request_id == lease.request_id
+        && request.owner == lease.owner
+        && !has_ended(core, lease, now)
 }
 
 /// The same lease for longer. Its expiry never moves back, and whoever waits goes on waiting.

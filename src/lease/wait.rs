@@ -2,7 +2,7 @@
 
 use super::{
     cell::{Cell, Core},
-    engine::Engine,
+    engine::{Engine, repeats},
     flight::{Flight, Intent},
     record::{Mark, Record, State},
     types::{Acquired, Grant, Held, Request},
@@ -108,6 +108,13 @@ impl<'a> Seat<'a> {
         Self { engine, cell, seat, id, keep: request.request_id.is_some(), grant, wake }
     }
 
+    /// A place at the end, for one whose grant sat in the hand-over for too long: that is no use to anybody, and the key
+    /// has to be waited for again.
+    fn again(self, late: Grant, request: &Request) -> Self {
+        self.engine.release_soon(self.cell, late.id);
+        Self::take(self.engine, self.cell, request)
+    }
+
     /// Whether it is for this one to look after the key. Nobody is ahead, or whoever is has gone.
     fn leads(&self) -> bool {
         self.cell
@@ -178,7 +185,11 @@ impl Engine {
             let mut pause = Duration::MAX;
             if seat.leads() {
                 match self.poll(&mut seat, request, &mut polling).await {
-                    Ok(Polled::Granted(grant)) => return Ok(Acquired::Granted(grant)),
+                    Ok(Polled::Granted(grant)) if grant.is_valid() => return Ok(Acquired::Granted(grant)),
+                    Ok(Polled::Granted(grant)) => {
+                        seat = seat.again(grant, request);
+                        continue;
+                    }
                     Ok(Polled::Again(held)) => {
                         retries = 0;
                         pause = held.retry_after;
@@ -206,13 +217,7 @@ impl Engine {
                 biased;
                 grant = &mut seat.grant => match grant {
                     Ok(grant) if grant.is_valid() => return Ok(Acquired::Granted(grant)),
-                    // It sat in the hand-over for too long: it is no use to anybody, and the key has to be waited for again.
-                    Ok(grant) => {
-                        if !seat.keep {
-                            self.release_soon(cell, grant.id);
-                        }
-                        seat = Seat::take(self, cell, request);
-                    }
+                    Ok(grant) => seat = seat.again(grant, request),
                     Err(_) => seat = Seat::take(self, cell, request),
                 },
                 () = seat.wake.notified() => {}
@@ -233,7 +238,7 @@ impl Engine {
 
     /// One look by the first in line.
     async fn poll(self: &Arc<Self>, seat: &mut Seat<'_>, request: &Request, polling: &mut Polling) -> Result<Polled> {
-        self.trust_clock()?;
+        self.trust_clock().await?;
         let core = self.hold(seat.cell).await?;
         // A release may have taken it out of the line while it waited for the core.
         if !seat.leads() {
@@ -244,7 +249,7 @@ impl Engine {
         let lease = core.record().and_then(|record| record.lease.as_ref());
         if let State::Held(lease) = self.judge(lease, now.wall)
             && lease.process == self.process
-            && !self.repeats(request, lease, now)
+            && !repeats(&core, request, lease, now)
         {
             return Ok(Polled::Again(self.held(lease, now)));
         }

@@ -227,23 +227,42 @@ impl Backend {
     }
 
     /// Fails while this machine's clock and the store's differ by more than clocks may: one machine whose clock is a day
-    /// ahead must not be able to steal every lease and erase every decision.
-    pub(crate) fn trust_clock(&self, agreement: &Agreement) -> Result<()> {
+    /// ahead must not be able to steal every lease and erase every decision. Asks the store before it refuses: what is
+    /// known of its time may come from before the machine was suspended.
+    pub(crate) async fn trust_clock(&self, agreement: &Agreement) -> Result<()> {
+        if self.store_time().is_none() || self.believe(agreement, self.clock.wall()).is_err() {
+            self.ask_time().await?;
+        }
+        let believed = self.believe(agreement, self.clock.wall());
+        if believed.is_err() {
+            self.counters.clock_refusals(1);
+        }
+        believed
+    }
+
+    /// The same for one reading of the wall clock, by what is known of the store's.
+    pub(crate) fn believe(&self, agreement: &Agreement, wall: Timestamp) -> Result<()> {
         let allowed = agreement.max_clock_skew + DATE_SLACK;
-        let wall = self.clock.wall();
         match self.store_time() {
-            Some(store) if store.distance(wall) > allowed => {
-                self.counters.clock_refusals(1);
-                Err(Error::new(
-                    ErrorKind::Clock,
-                    format!(
-                        "this machine's clock says {wall}, that of {} says {store}: they may differ by {allowed:?} at most; \
+            Some(store) if store.distance(wall) > allowed => Err(Error::new(
+                ErrorKind::Clock,
+                format!(
+                    "this machine's clock says {wall}, that of {} says {store}: they may differ by {allowed:?} at most; \
                      nothing is granted, decided or deleted until the clock is mended",
-                        self.place
-                    ),
-                ))
-            }
+                    self.place
+                ),
+            )),
             _ => Ok(()),
+        }
+    }
+
+    /// Asks the store for its time now, whatever it has told before.
+    pub(crate) async fn ask_time(&self) -> Result<()> {
+        match self.time {
+            TimeSource::Clock => Ok(()),
+            // Any answer has a date.
+            TimeSource::Answers => self.get(&Name::new(".leasehold/store.json")).await.map(drop),
+            TimeSource::Object => self.refresh_time().await,
         }
     }
 

@@ -226,7 +226,7 @@ impl Sweeper {
         report: &mut Report,
     ) -> Result<StoppedBy> {
         self.backend.refresh_time().await?;
-        self.backend.trust_clock(&self.agreement)?;
+        self.backend.trust_clock(&self.agreement).await?;
         let State { pass, pace } = state;
         let pass = match pass {
             Some(pass) => pass,

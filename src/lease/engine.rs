@@ -14,7 +14,7 @@ use crate::{
     id::ProcessId,
     index,
     store::{
-        Agreement, Backend, DATE_SLACK,
+        Agreement, Backend,
         cas::{self, Outcome, Stamp},
     },
     sweep::Activity,
@@ -107,31 +107,15 @@ impl Engine {
         Ok(ttl.clamp(Ttl::new(self.settings.min_ttl)?, Ttl::new(self.agreement.max_ttl)?))
     }
 
-    /// Granting and taking over need clocks that can be believed: one machine whose clock is a day ahead must not be
-    /// able to steal every lease. Asks the store before it refuses: what is known of its time may come from before the
-    /// machine was suspended.
+    /// Granting and taking over need clocks that can be believed.
     pub(super) async fn trust_clock(&self) -> Result<()> {
-        if self.backend.store_time().is_none() || self.believe(self.now().wall).is_err() {
-            self.backend.ask_time().await?;
-        }
-        self.believe(self.now().wall)
+        self.backend.trust_clock(&self.agreement).await
     }
 
     /// The same for one reading of the wall clock, by what is known. Asked again for the reading that a grant is made
     /// by: the clock may have been set while the operation waited.
     fn believe(&self, wall: Timestamp) -> Result<()> {
-        let allowed = self.agreement.max_clock_skew + DATE_SLACK;
-        match self.backend.store_time() {
-            Some(store) if store.distance(wall) > allowed => Err(Error::new(
-                ErrorKind::Clock,
-                format!(
-                    "this machine's clock says {wall}, that of {} says {store}: they may differ by {allowed:?} at most; \
-                     nothing is granted until the clock is mended",
-                    self.backend.place
-                ),
-            )),
-            _ => Ok(()),
-        }
+        self.backend.believe(&self.agreement, wall)
     }
 
     /// How long one request may take: far below the time to live.
@@ -276,11 +260,15 @@ impl Engine {
         watched: Option<WriteId>,
     ) -> Result<Acquired> {
         let ttl = self.clamp(request.ttl)?;
-        let intent = Intent::Grant { id, keep: request.request_id.is_some() };
-        let mut flight = Flight::new(self, cell, core, intent);
+        let mut flight = self.granting(core, cell, request, id);
         let now = self.now();
         if let Some(until) = flight.core().stay_back.filter(|until| *until > now.moment) {
-            return Ok(Acquired::Held(Held { by: None, retry_after: until.since(now.moment) }));
+            let again = match request.request_id {
+                Some(_) => self.grant_again(&mut flight, request).await?,
+                None => None,
+            };
+            let held = Held { by: None, retry_after: until.since(now.moment) };
+            return Ok(again.map_or(Acquired::Held(held), Acquired::Granted));
         }
         let first = self.look(&mut flight, request, ttl, now).await?;
         let swapped =
@@ -292,6 +280,33 @@ impl Engine {
             }
             Swapped::Stopped(held) => Ok(Acquired::Held(held)),
             Swapped::Won(now) => self.granted(&mut flight, now, ttl).map(Acquired::Granted),
+        }
+    }
+
+    pub(super) fn granting(
+        self: &Arc<Self>,
+        core: OwnedMutexGuard<Core>,
+        cell: &Arc<Cell>,
+        request: &Request,
+        id: LeaseId,
+    ) -> Flight {
+        Flight::new(self, cell, core, Intent::Grant { id, keep: request.request_id.is_some() })
+    }
+
+    /// The lease that this very request was granted before, if it is alive; never a new one.
+    pub(super) async fn grant_again(&self, flight: &mut Flight, request: &Request) -> Result<Option<Grant>> {
+        let cell = Arc::clone(&flight.cell);
+        let ttl = self.clamp(request.ttl)?;
+        self.read(&cell, flight.core()).await?;
+        let swapped = self.swap(flight, ttl, None, |core, now| {
+            Ok(match core.record().and_then(|record| record.lease.as_ref()) {
+                Some(lease) if repeats(core, request, lease, now) => Plan::Write(again(core, lease, now, ttl)?),
+                _ => Plan::Stop(()),
+            })
+        });
+        match swapped.await? {
+            Swapped::Stopped(()) => Ok(None),
+            Swapped::Won(now) => self.granted(flight, now, ttl).map(Some),
         }
     }
 
@@ -347,15 +362,9 @@ impl Engine {
     ) -> Result<Plan<Held>> {
         self.believe(now.wall)?;
         let lease = core.record().and_then(|record| record.lease.as_ref());
-        let waiting = core.record().and_then(|record| record.waiting);
         match self.judge(lease, now.wall) {
             State::Held(lease) | State::FarFuture(lease) if repeats(core, request, lease, now) => {
-                Ok(Plan::Write(Change {
-                    beats: true,
-                    lease: Some(renewal(lease, now, ttl)?),
-                    waiting,
-                    last_fence: core.record().and_then(|record| record.last_fence),
-                }))
+                Ok(Plan::Write(again(core, lease, now, ttl)?))
             }
             State::FarFuture(lease) if watched == Some(lease.beat) => self.plan_new(core, now, request, ttl, id),
             State::Held(lease) | State::FarFuture(lease) => Ok(Plan::Stop(self.held(lease, now))),
@@ -461,12 +470,7 @@ impl Engine {
                     if has_ended(core, lease, now) || old.is_some_and(|old| now.moment >= old.deadline) {
                         return Ok(Plan::Stop(Loss { taken_by: None, fence: core.fence }));
                     }
-                    Ok(Plan::Write(Change {
-                        beats: true,
-                        lease: Some(renewal(lease, now, ttl)?),
-                        waiting: record.and_then(|record| record.waiting),
-                        last_fence: record.and_then(|record| record.last_fence),
-                    }))
+                    Ok(Plan::Write(again(core, lease, now, ttl)?))
                 }
                 other => Ok(Plan::Stop(Loss { taken_by: other.map(Holder::from), fence: core.fence })),
             }
@@ -546,12 +550,9 @@ impl Engine {
                 cell.queue.wake();
             }
             (Err(error), waiter) => {
-                // In doubt the flight finds out, and the waiter goes with it.
-                if let Some(waiter) = waiter {
-                    flight.intent = Intent::HandOver { from: id, waiter: Some(waiter) };
-                    if !flight.is_in_doubt() {
-                        flight.take_waiter().into_iter().for_each(|waiter| cell.queue.push_front(waiter));
-                    }
+                // In doubt the flight finds out, and the waiter goes with it; else the flight puts it back in line.
+                if waiter.is_some() {
+                    flight.intent = Intent::HandOver { from: id, waiter };
                 }
                 return Err(error);
             }
@@ -588,7 +589,11 @@ impl Engine {
         let core = self.hold(cell).await?;
         let mut flight = Flight::new(self, cell, core, Intent::Nothing);
         self.read(cell, flight.core()).await?;
-        self.clear(&mut flight).await?;
+        // A record of a later format is shown, and left for a later version to clear.
+        let ours = flight.core().record().is_none_or(|record| record.must_be_ours(&cell.slot.key).is_ok());
+        if ours {
+            self.clear(&mut flight).await?;
+        }
         Ok(self.status(cell, flight.core().record()))
     }
 
@@ -635,14 +640,20 @@ fn has_ended(core: &Core, lease: &Lease, now: Now) -> bool {
 }
 
 /// Whether a request is one that was granted already, and the lease is still alive.
-fn repeats(core: &Core, request: &Request, lease: &Lease, now: Now) -> bool {
+pub(super) fn repeats(core: &Core, request: &Request, lease: &Lease, now: Now) -> bool {
     request.request_id.is_some()
         && request.request_id == lease.request_id
         && request.owner == lease.owner
         && !has_ended(core, lease, now)
 }
 
-/// The same lease for longer. Its expiry never moves back.
-fn renewal(lease: &Lease, now: Now, ttl: Ttl) -> Result<Lease> {
-    Ok(Lease { expires: ttl.expiry(now.wall)?.max(lease.expires), ttl, ..lease.clone() })
+/// The same lease for longer. Its expiry never moves back, and whoever waits goes on waiting.
+fn again(core: &Core, lease: &Lease, now: Now, ttl: Ttl) -> Result<Change> {
+    let record = core.record();
+    Ok(Change {
+        beats: true,
+        lease: Some(Lease { expires: ttl.expiry(now.wall)?.max(lease.expires), ttl, ..lease.clone() }),
+        waiting: record.and_then(|record| record.waiting),
+        last_fence: record.and_then(|record| record.last_fence),
+    })
 }

@@ -112,12 +112,12 @@ impl fmt::Debug for Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        if !self.in_doubt {
+        if !self.in_doubt || matches!(self.intent, Intent::Nothing) {
             // Dropped before the hand-over was sent: its waiter goes on waiting where it stood.
-            self.take_waiter().into_iter().for_each(|waiter| self.cell.queue.push_front(waiter));
-            return;
-        }
-        if matches!(self.intent, Intent::Nothing) {
+            if let Some(waiter) = self.take_waiter() {
+                self.cell.queue.push_front(waiter);
+                self.cell.queue.wake();
+            }
             return;
         }
         let (Some(core), Some(cas)) = (self.core.take(), self.cas.take()) else { return };

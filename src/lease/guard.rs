@@ -3,12 +3,14 @@
 use super::{
     cell::Cell,
     engine::Engine,
+    keeper::Due,
     types::{Grant, Loss},
 };
 use crate::{Fence, Key, Result, clock::Moment};
 use std::{
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +34,7 @@ pub(super) struct Tended {
     state: Mutex<State>,
     /// Cancelled when the lease is lost.
     lost: CancellationToken,
-    /// Not to be renewed beyond this.
+    /// Not to be renewed, nor believed in, beyond this.
     hold_until: Option<Moment>,
 }
 
@@ -40,11 +42,13 @@ struct State {
     grant: Grant,
     /// Counted from before the last renewal was sent.
     renew_at: Moment,
+    /// Where the keeper has it, while it waits there.
+    due: Option<Due>,
     loss: Option<Loss>,
-    /// Not to be renewed any more: it is given back, or about to be.
+    /// Nobody wants it any more: it is not renewed, and cannot be lost.
+    closed: bool,
+    /// It was given back, or that was found to be needless.
     released: bool,
-    /// Whether giving it back has come to its end.
-    returned: bool,
 }
 
 impl Tended {
@@ -67,18 +71,30 @@ impl Tended {
     }
 
     pub(super) fn renewed(&self, grant: Grant) {
+        // While a wall clock that was set back catches up, renewing moves nothing: it must not be done all the time.
+        let soonest = self.engine.now().moment.plus((grant.ttl() / 12).min(grant.time_left()));
         let mut state = self.lock();
-        state.renew_at = renew_at(&grant);
+        state.renew_at = renew_at(&grant).max(soonest);
         state.grant = grant;
     }
 
-    pub(super) fn is_held_too_long(&self) -> bool {
-        self.hold_until.is_some_and(|until| self.engine.now().moment >= until)
+    pub(super) fn set_due(&self, due: Due) {
+        self.lock().due = Some(due);
+    }
+
+    /// How long it may still be believed in.
+    pub(super) fn time_left(&self) -> Duration {
+        self.left(&self.lock())
+    }
+
+    fn left(&self, state: &State) -> Duration {
+        let left = state.grant.time_left();
+        self.hold_until.map_or(left, |until| left.min(until.since(self.engine.now().moment)))
     }
 
     pub(super) fn lose(&self, loss: Loss) {
         let mut state = self.lock();
-        if !state.released {
+        if !state.closed {
             state.loss.get_or_insert(loss);
             drop(state);
             self.lost.cancel();
@@ -88,7 +104,20 @@ impl Tended {
     /// Whether there is nothing left to look after.
     pub(super) fn is_over(&self) -> bool {
         let state = self.lock();
-        state.released || state.loss.is_some()
+        state.closed || state.loss.is_some()
+    }
+
+    /// Ends the keeping. Whoever closes a guard has asked for something.
+    fn close(&self) {
+        let due = {
+            let mut state = self.lock();
+            state.closed = true;
+            state.due.take()
+        };
+        self.engine.activity.touch(&*self.engine.backend.clock);
+        if let Some(due) = due {
+            self.engine.keeper.forget(due);
+        }
     }
 }
 
@@ -106,14 +135,10 @@ fn renew_at(grant: &Grant) -> Moment {
 }
 
 impl Guard {
-    pub(super) fn new(
-        engine: &Arc<Engine>,
-        cell: &Arc<Cell>,
-        grant: Grant,
-        max_hold: Option<std::time::Duration>,
-    ) -> Self {
+    pub(super) fn new(engine: &Arc<Engine>, cell: &Arc<Cell>, grant: Grant, max_hold: Option<Duration>) -> Self {
         let hold_until = max_hold.map(|longest| engine.now().moment.plus(longest));
-        let state = State { renew_at: renew_at(&grant), grant, loss: None, released: false, returned: false };
+        let renew_at = renew_at(&grant);
+        let state = State { grant, renew_at, due: None, loss: None, closed: false, released: false };
         let tended = Arc::new(Tended {
             engine: Arc::clone(engine),
             cell: Arc::clone(cell),
@@ -144,7 +169,7 @@ impl Guard {
     /// time is up, also right after the process was paused.
     pub fn is_valid(&self) -> bool {
         let state = self.tended.lock();
-        state.loss.is_none() && state.grant.is_valid()
+        state.loss.is_none() && !self.tended.left(&state).is_zero()
     }
 
     /// Resolves when the lease is lost, with what is known about it.
@@ -154,35 +179,33 @@ impl Guard {
         state.loss.clone().unwrap_or(Loss { taken_by: None, fence: Some(state.grant.fence) })
     }
 
-    /// Cancelled when the lease is lost: for code that stops by a token.
+    /// Cancelled when the lease is lost: for code that stops by a token. Cancelling it yourself changes nothing here.
     pub fn cancellation(&self) -> CancellationToken {
-        self.tended.lost.clone()
+        self.tended.lost.child_token()
     }
 
     /// Gives the lease back, or to whoever of this process waits for it.
     ///
     /// A lease that was lost has nothing to give back: that is not an error. On an error the lease may still be in the
-    /// store; it is released in the background if that is possible, and expires if not.
+    /// store; it is released in the background if that is possible, and expires if not. So it is if this is dropped
+    /// before it has come to an end.
     pub async fn release(self) -> Result<()> {
-        let id = {
-            let mut state = self.tended.lock();
-            state.released = true;
-            state.grant.id
-        };
-        let released = self.tended.engine.release(&self.tended.cell, id).await;
-        // Otherwise dropping the guard sees to it, as it does when this future is dropped.
-        self.tended.lock().returned = released.is_ok();
-        released
+        self.tended.close();
+        let id = self.tended.lock().grant.id;
+        self.tended.engine.release(&self.tended.cell, id).await?;
+        self.tended.lock().released = true;
+        Ok(())
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let mut state = self.tended.lock();
-        state.released = true;
-        if !state.returned && state.grant.is_valid() {
-            let id = state.grant.id;
-            drop(state);
+        let (id, left) = {
+            let state = self.tended.lock();
+            (state.grant.id, !state.released && state.grant.is_valid())
+        };
+        if left {
+            self.tended.close();
             self.tended.engine.release_soon(&self.tended.cell, id);
         }
     }

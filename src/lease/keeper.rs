@@ -12,25 +12,32 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
-/// Renewals under way at once.
+/// Renewals under way at once. Whoever has to wait for its turn still learns of its loss in time.
 const AT_ONCE: usize = 256;
 
-/// What is due when. The number tells apart what is due at the same moment.
-type Due = BTreeMap<(Moment, u64), Arc<Tended>>;
+/// When something is due. The number tells apart what is due at the same moment.
+pub(super) type Due = (Moment, u64);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Keeper {
     state: Mutex<State>,
     changed: Arc<Notify>,
+    turns: Semaphore,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    due: Due,
+    due: BTreeMap<Due, Arc<Tended>>,
     number: u64,
     running: bool,
+}
+
+impl Default for Keeper {
+    fn default() -> Self {
+        Self { state: Mutex::default(), changed: Arc::default(), turns: Semaphore::new(AT_ONCE) }
+    }
 }
 
 impl Keeper {
@@ -48,10 +55,16 @@ impl Keeper {
         state.number += 1;
         let number = state.number;
         let first = state.due.keys().next().is_none_or(|(next, _)| at < *next);
+        tended.set_due((at, number));
         state.due.insert((at, number), tended);
         if first {
             self.changed.notify_one();
         }
+    }
+
+    /// Lets go of what nobody wants to be kept: it may be long until it is due.
+    pub(super) fn forget(&self, due: Due) {
+        self.lock().due.remove(&due);
     }
 }
 
@@ -72,20 +85,20 @@ impl Engine {
 
     async fn tend_once(self: Arc<Self>, tended: Arc<Tended>) {
         let grant = tended.grant();
-        if !grant.is_valid() {
-            tended.lose(Loss { taken_by: None, fence: Some(grant.fence()) });
-            return;
+        let ended = Loss { taken_by: None, fence: Some(grant.fence()) };
+        let left = tended.time_left();
+        if left.is_zero() {
+            return tended.lose(ended);
         }
-        if tended.is_held_too_long() {
-            tended.lose(Loss { taken_by: None, fence: Some(grant.fence()) });
-            return;
-        }
-        let renewing = self.renew(tended.cell(), grant.lease_id(), None, Some(&grant));
+        let renewing = async {
+            let _turn = self.keeper.turns.acquire().await;
+            self.renew(tended.cell(), grant.lease_id(), None, Some(&grant)).await
+        };
         // However long the store takes, belief ends when it must.
         let renewed = tokio::select! {
             biased;
             renewed = renewing => Some(renewed),
-            () = self.backend.clock.sleep(grant.time_left()) => None,
+            () = self.backend.clock.sleep(left) => None,
         };
         let retry = match renewed {
             Some(Ok(Renewed::Renewed(grant))) => {
@@ -93,10 +106,10 @@ impl Engine {
                 tended.next()
             }
             Some(Ok(Renewed::Lost(loss))) => return tended.lose(loss),
-            None => return tended.lose(Loss { taken_by: None, fence: Some(grant.fence()) }),
+            None => return tended.lose(ended),
             Some(Err(error)) => {
                 tracing::debug!(key = %grant.key(), %error, "a renewal failed; trying again while there is time");
-                let pause = (grant.ttl() / 12).min(Duration::from_secs(1)).min(grant.time_left());
+                let pause = (grant.ttl() / 12).min(Duration::from_secs(1)).min(tended.time_left());
                 self.backend.clock.monotonic().plus(pause)
             }
         };
@@ -113,8 +126,7 @@ async fn keep(engine: Weak<Engine>, changed: Arc<Notify>, clock: Arc<dyn crate::
         let now = clock.monotonic();
         let pause = {
             let mut state = strong.keeper.lock();
-            while renewals.len() < AT_ONCE
-                && let Some(first) = state.due.first_entry()
+            while let Some(first) = state.due.first_entry()
                 && first.key().0 <= now
             {
                 let tended = first.remove();
@@ -122,7 +134,7 @@ async fn keep(engine: Weak<Engine>, changed: Arc<Notify>, clock: Arc<dyn crate::
                     renewals.push(Box::pin(Arc::clone(&strong).tend_once(tended)));
                 }
             }
-            state.due.keys().next().map(|(at, _)| at.since(now)).filter(|_| renewals.len() < AT_ONCE)
+            state.due.keys().next().map(|(at, _)| at.since(now))
         };
         drop(strong);
         tokio::select! {

@@ -5,26 +5,37 @@
 //! and what the lease protects must refuse a fence that is lower than one that it has seen.
 
 mod cell;
+mod election;
 mod engine;
 mod flight;
 mod guard;
 mod keeper;
 mod record;
+mod sweep;
 mod types;
 mod wait;
+mod watch;
 mod wire;
 
+pub use election::{Campaign, Election, Leadership};
 pub(crate) use engine::Engine;
 pub use guard::Guard;
+pub(crate) use sweep::{LeaseSweep, LeaseTurn};
 pub use types::{Acquired, Grant, Held, Holder, Loss, Renewed, Request, Status};
 
 use self::{cell::Cell, record::KeySlot};
 use crate::{
     Key, LeaseId, Namespace, Result, Ttl,
-    store::{Name, cas},
+    store::{
+        Name,
+        cas::{self, Slot},
+    },
 };
 use futures_util::{StreamExt, stream};
 use std::{sync::Arc, time::Duration};
+
+/// The namespace of leases that the library has for itself. No user's can begin with a dot.
+const OURS: &str = ".leasehold";
 
 /// The leases of one namespace. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -168,10 +179,13 @@ impl Leases {
             Ok(fetched) => fetched?,
             Err(error) => return Some(Err(error)),
         };
-        let status = record::decode(fetched.body).map(|(key, record)| {
+        let status = record::decode(fetched.body).and_then(|(key, record)| {
             let slot = KeySlot { namespace: self.namespace.clone(), key };
+            if slot.name() != name {
+                return Err(format!("it is that of another key, {}", slot.key));
+            }
             let cell = Cell { slot, core: Arc::default(), queue: Default::default() };
-            self.engine.status(&cell, Some(&record))
+            Ok(self.engine.status(&cell, Some(&record)))
         });
         match status {
             Ok(status) if status.key.as_bytes().starts_with(prefix) => Some(Ok(status)),

@@ -87,10 +87,11 @@ pub(crate) fn judge(lease: Option<&Lease>, now: Timestamp, max_clock_skew: Durat
 }
 
 impl Record {
-    /// A record that follows `base`: the same but for who wrote it, and when.
+    /// A record that follows `base`: the same but for who wrote it, and when. It keeps a later format than ours, so that
+    /// whoever forgets to ask finds that it cannot be written.
     pub(crate) fn after(base: Option<&Self>, stamp: Stamp, now: Timestamp) -> Self {
         Self {
-            format: FORMAT,
+            format: base.map_or(FORMAT, |base| base.format.max(FORMAT)),
             write_id: stamp.write_id,
             revision: stamp.revision,
             last_fence: base.and_then(|base| base.last_fence),
@@ -153,8 +154,9 @@ impl Slot for KeySlot {
         })?;
         if key != self.key {
             return Err(Error::corrupt(format!(
-                "the record {} is that of another key, {key}: it was copied or restored to the wrong place",
-                self.name()
+                "the record {} of {} is that of another key, {key}: it was copied or restored to the wrong place",
+                self.name(),
+                self.key
             )));
         }
         Ok(record)
@@ -212,6 +214,12 @@ pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> 
     let message = wire::Record::decode(body.clone()).map_err(|error| error.to_string())?;
     let text = |error: Error| error.to_string();
     let fence = |number| Fence::new(number).map_err(text);
+    // A time that the clock cannot count must not come back as another one.
+    let time = |name: &str, millis| {
+        Some(Timestamp::from_millis(millis))
+            .filter(|at| at.as_millis() == millis)
+            .ok_or_else(|| format!("the time of its {name} is {millis} ms since 1970, which no clock shows"))
+    };
     let id =
         |name: &str, bytes: &Bytes| <[u8; 16]>::try_from(bytes.as_ref()).map_err(|_| format!("its {name} is no id"));
     let lease = match message.lease {
@@ -223,8 +231,13 @@ pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> 
             process: id("process", &lease.process)?.into(),
             note: lease.note,
             fence: fence(lease.fence)?,
-            granted: Timestamp::from_millis(lease.granted_ms),
-            expires: Timestamp::from_millis(lease.expires_ms),
+            granted: time("grant", lease.granted_ms)?,
+            expires: {
+                let expires = time("expiry", lease.expires_ms)?;
+                // What cannot be filed was never granted.
+                Bucket::of(expires).map_err(text)?;
+                expires
+            },
             ttl: Ttl::new(Duration::from_millis(lease.ttl_ms)).map_err(text)?,
             beat: id("beat", &lease.beat)?.into(),
         }),
@@ -233,7 +246,7 @@ pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> 
         None => None,
         Some(mark) => Some(Mark {
             process: id("waiting process", &mark.process)?.into(),
-            since: Timestamp::from_millis(mark.since_ms),
+            since: time("mark", mark.since_ms)?,
             interval: Duration::from_millis(mark.interval_ms),
         }),
     };
@@ -244,7 +257,7 @@ pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> 
         last_fence: if message.last_fence == 0 { None } else { Some(fence(message.last_fence)?) },
         lease,
         waiting,
-        written: Timestamp::from_millis(message.written_ms),
+        written: time("writing", message.written_ms)?,
         bucket: if message.hour == 0 { None } else { Some(Bucket::from_number(message.hour).map_err(text)?) },
     };
     if record.lease.as_ref().is_some_and(|lease| Some(lease.fence) > record.last_fence) {
@@ -255,3 +268,6 @@ pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> 
     }
     Ok((Key::new(&message.key).map_err(text)?, record))
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,13 +3,19 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "these are tests")]
 
 mod common;
+mod memory;
 mod processes;
 
 mod budget;
 mod cas_answers;
 mod crash_points;
+mod election;
+mod guard;
+mod listing;
 mod opening;
 mod store_answers;
+mod sweeper;
 mod time_rules;
 #[cfg(unix)]
 mod two_processes;
+mod watch;

@@ -1,0 +1,144 @@
+//! Leader election: a lease that candidates compete for, and that everybody can look at.
+
+use super::{
+    Leases, Locked,
+    guard::Guard,
+    types::{Grant, Holder, Loss, Request},
+};
+use crate::{Fence, Key, Result};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, future};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// One candidate in an election. Whoever has the lease on its key leads.
+///
+/// There is at most one leader at a time by everybody's clocks, but a leader that is paused can wake up and act before it
+/// notices that there is another one. So what it leads must check its [fence](Leadership::fence).
+///
+/// ```
+/// use leasehold::{Key, Store, lease::Campaign};
+/// use std::time::Duration;
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+/// let leases = Store::open("memory://").await?.leases("default")?;
+/// let name = Key::new("scheduler")?;
+/// let election = leases.election(&name, "node-1", Duration::from_secs(10))?;
+///
+/// let Campaign::Leader(leadership) = election.campaign(Duration::from_secs(1)).await? else { panic!("others lead") };
+/// assert!(leadership.is_valid());
+/// assert_eq!(election.leader().await?.unwrap().owner, "node-1");
+///
+/// let other = leases.election(&name, "node-2", Duration::from_secs(10))?;
+/// let Campaign::Follower(Some(leader)) = other.campaign(Duration::ZERO).await? else { panic!("two leaders") };
+/// assert_eq!(leader.owner, "node-1");
+///
+/// leadership.resign().await?;
+/// assert!(election.leader().await?.is_none());
+/// # Ok::<(), leasehold::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Election {
+    leases: Leases,
+    key: Key,
+    request: Request,
+}
+
+/// How a campaign ended.
+#[derive(Debug)]
+pub enum Campaign {
+    /// You lead, until you resign or lose it.
+    Leader(Leadership),
+    /// This one does. `None` if nobody does just now and it is another process's turn: campaign again.
+    Follower(Option<Holder>),
+}
+
+/// Being the leader, kept alive like a [`Guard`]. Dropping it resigns in the background.
+#[derive(Debug)]
+#[must_use = "dropping it resigns"]
+pub struct Leadership(Guard);
+
+impl Leases {
+    /// An election in which `candidate` can stand; all who stand in it name the same key. A leader that dies is
+    /// followed by another one `ttl` and [`max_clock_skew`](crate::store::Agreement::max_clock_skew) after its last
+    /// sign of life.
+    pub fn election(&self, name: &Key, candidate: impl Into<String>, ttl: Duration) -> Result<Election> {
+        let request = Request::new(ttl)?.owner(candidate)?;
+        Ok(Election { leases: self.clone(), key: name.clone(), request })
+    }
+}
+
+impl Election {
+    /// A word to those who follow, such as the address at which the leader is reached; up to 4 KiB.
+    pub fn note(mut self, note: impl Into<Bytes>) -> Result<Self> {
+        self.request = self.request.note(note)?;
+        Ok(self)
+    }
+
+    /// The key that the candidates compete for.
+    pub fn name(&self) -> &Key {
+        &self.key
+    }
+
+    /// Tries to become the leader, for at most `wait`; once, if that is zero.
+    pub async fn campaign(&self, wait: Duration) -> Result<Campaign> {
+        Ok(match self.leases.lock(&self.key, &self.request, wait).await? {
+            Locked::Granted(guard) => Campaign::Leader(Leadership(guard)),
+            Locked::Held(held) => Campaign::Follower(held.by),
+        })
+    }
+
+    /// Who leads now. One read, no activity.
+    pub async fn leader(&self) -> Result<Option<Holder>> {
+        Ok(self.leases.peek(&self.key).await?.holder)
+    }
+
+    /// Who leads now, and then every new leader; `None` is nobody. That the same one goes on leading is no news.
+    ///
+    /// Looks and fails as [`Leases::watch`] does: a leader who comes and goes between two looks is missed, and after an
+    /// error whoever leads is told again.
+    pub fn observe(&self) -> impl Stream<Item = Result<Option<Holder>>> + Send + Unpin + 'static + use<> {
+        let mut told = None;
+        self.leases.watch(&self.key).filter_map(move |seen| {
+            let leader = seen.map(|status| status.holder);
+            let now = leader.as_ref().ok().map(|leader| leader.as_ref().map(|leader| leader.lease_id));
+            let news = now.is_none() || told != now;
+            told = now;
+            future::ready(news.then_some(leader))
+        })
+    }
+}
+
+impl Leadership {
+    /// Rises with every new leader: hand it to whatever is led, and let that refuse lower ones than it has seen.
+    pub fn fence(&self) -> Fence {
+        self.0.fence()
+    }
+
+    /// Whether this process may still believe that it leads; see [`Guard::is_valid`].
+    pub fn is_valid(&self) -> bool {
+        self.0.is_valid()
+    }
+
+    /// Resolves when leadership is lost, with what is known about it.
+    pub async fn lost(&self) -> Loss {
+        self.0.lost().await
+    }
+
+    /// Cancelled when leadership is lost: for code that stops by a token.
+    pub fn cancellation(&self) -> CancellationToken {
+        self.0.cancellation()
+    }
+
+    /// The lease behind it, as it stands.
+    pub fn grant(&self) -> Grant {
+        self.0.grant()
+    }
+
+    /// Steps down, so that another one can lead at once; see [`Guard::release`].
+    pub async fn resign(self) -> Result<()> {
+        self.0.release().await
+    }
+}

@@ -1,0 +1,120 @@
+//! Watching a key: by reading it now and then, less often while nothing happens, and when its lease should have ended.
+
+use super::{Leases, types::Status};
+use crate::{Key, Result, generator::GeneratorExt};
+use futures_util::{Stream, StreamExt, stream};
+use std::{mem, time::Duration};
+
+/// How much slower than at its slowest a watch becomes while the store does not answer.
+const SLOWER: u32 = 8;
+
+impl Leases {
+    /// What there is on a key, and then every change of it: of its holder, its fence or its expiry. A lease that runs
+    /// out is told of when it has ended for others: by [`max_clock_skew`](crate::store::Agreement::max_clock_skew) after
+    /// its expiry.
+    ///
+    /// Reads only, like [`peek`](Self::peek), and is no activity. It looks again after
+    /// [`poll_interval`](crate::Settings::poll_interval), less and less often while nothing changes, down to
+    /// [`max_poll_interval`](crate::Settings::max_poll_interval), and at the known expiry. So what comes and goes between
+    /// two looks is missed; the fence still shows that it was there.
+    ///
+    /// A store that does not answer is told of once, and asked more slowly; when it answers again, what there is is told
+    /// again. Any other error is the last item.
+    ///
+    /// ```
+    /// use futures_util::StreamExt;
+    /// use leasehold::{Key, Store, lease::Request};
+    /// use std::time::Duration;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// let leases = Store::open("memory://").await?.leases("default")?;
+    /// let key = Key::new("orders/42")?;
+    /// let mut changes = leases.watch(&key);
+    /// assert!(changes.next().await.unwrap()?.holder.is_none());
+    ///
+    /// leases.acquire(&key, &Request::new(Duration::from_secs(30))?.owner("me")?).await?;
+    /// assert_eq!(changes.next().await.unwrap()?.holder.unwrap().owner, "me");
+    /// # Ok::<(), leasehold::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn watch(&self, key: &Key) -> impl Stream<Item = Result<Status>> + Send + Unpin + 'static + use<> {
+        let interval = self.engine.settings.poll_interval;
+        let watch =
+            Watch { leases: self.clone(), key: key.clone(), told: None, interval, pause: None, state: State::Well };
+        stream::unfold(watch, |mut watch| async move {
+            let item = watch.next().await?;
+            Some((item, watch))
+        })
+        .boxed()
+    }
+}
+
+struct Watch {
+    leases: Leases,
+    key: Key,
+    /// What was told last; nothing if that was an error.
+    told: Option<Status>,
+    interval: Duration,
+    /// Before the next look.
+    pause: Option<Duration>,
+    state: State,
+}
+
+#[derive(PartialEq, Eq)]
+enum State {
+    Well,
+    Failing,
+    Ended,
+}
+
+impl Watch {
+    async fn next(&mut self) -> Option<Result<Status>> {
+        while self.state != State::Ended {
+            if let Some(pause) = self.pause.take() {
+                self.leases.engine.backend.clock.sleep(pause).await;
+            }
+            let settings = &self.leases.engine.settings;
+            let (fast, slow) = (settings.poll_interval, settings.max_poll_interval);
+            match self.leases.peek(&self.key).await {
+                Ok(status) => {
+                    self.state = State::Well;
+                    let news = self.told.as_ref().is_none_or(|told| differs(told, &status));
+                    self.interval = if news { fast } else { (self.interval * 3 / 2).min(slow) };
+                    self.pause = Some(self.until_next(Some(&status)));
+                    if news {
+                        self.told = Some(status.clone());
+                        return Some(Ok(status));
+                    }
+                }
+                Err(error) if error.is_retryable() => {
+                    self.told = None;
+                    self.interval = self.interval.saturating_mul(2).clamp(slow, slow.saturating_mul(SLOWER));
+                    self.pause = Some(self.until_next(None));
+                    if mem::replace(&mut self.state, State::Failing) != State::Failing {
+                        return Some(Err(error));
+                    }
+                }
+                Err(error) => {
+                    self.state = State::Ended;
+                    return Some(Err(error));
+                }
+            }
+        }
+        None
+    }
+
+    /// With jitter, so that those who watch one key do not all read it at once; not beyond the end of its lease.
+    fn until_next(&self, status: Option<&Status>) -> Duration {
+        let engine = &self.leases.engine;
+        let jittered = engine.backend.generator.between(self.interval / 2, self.interval);
+        let Some(holder) = status.and_then(|status| status.holder.as_ref()) else { return jittered };
+        let over = holder.expires_at.plus(engine.agreement.max_clock_skew).plus(Duration::from_millis(1));
+        jittered.min(over.since(engine.now().wall))
+    }
+}
+
+/// A waiting mark, or a write that changed nothing else, is no news.
+fn differs(one: &Status, other: &Status) -> bool {
+    (&one.holder, one.last_fence) != (&other.holder, other.last_fence)
+}

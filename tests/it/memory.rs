@@ -1,0 +1,78 @@
+//! Processes on one store in memory, all on a clock that is moved by hand and with nothing else that takes time.
+
+use crate::common::{key, noon};
+use leasehold::{
+    Leases, Store,
+    lease::{Guard, Locked, Request},
+    store::{Probing, RequestKind},
+    testkit::{FaultStore, SeededGenerator, TestClock},
+};
+use std::{sync::Arc, time::Duration};
+
+/// A store, and a process that uses it.
+pub struct Memory {
+    pub clock: TestClock,
+    pub objects: FaultStore,
+    pub store: Store,
+    pub leases: Leases,
+}
+
+impl Memory {
+    pub async fn new() -> Self {
+        let clock = TestClock::at(noon());
+        let objects = FaultStore::new(Arc::new(clock.clone()), Arc::new(SeededGenerator::new(1)));
+        let (store, leases) = process(&objects, &clock).await;
+        Self { clock, objects, store, leases }
+    }
+
+    /// Another process, by the same clock.
+    pub async fn other(&self) -> Leases {
+        process(&self.objects, &self.clock).await.1
+    }
+
+    /// Time passes in steps, with whatever happens meanwhile.
+    pub async fn pass(&self, steps: u32, step: Duration) {
+        for _ in 0..steps {
+            self.clock.advance(step);
+            settle().await;
+        }
+    }
+
+    /// How many reads were made so far.
+    pub fn gets(&self) -> u64 {
+        self.store.requests().of(RequestKind::Get)
+    }
+
+    /// How many writes were made so far.
+    pub fn puts(&self) -> u64 {
+        self.store.requests().of(RequestKind::Put)
+    }
+
+    pub async fn lock(&self, name: &str, request: &Request) -> Guard {
+        lock(&self.leases, name, request).await
+    }
+}
+
+pub async fn process(objects: &FaultStore, clock: &TestClock) -> (Store, Leases) {
+    let builder = Store::builder().object_store(Arc::new(objects.clone())).shares_our_clock().lists_in_order();
+    let store = builder.clock(Arc::new(clock.clone())).probing(Probing::Never).open().await.unwrap();
+    let leases = store.leases("default").unwrap();
+    (store, leases)
+}
+
+pub async fn lock(leases: &Leases, name: &str, request: &Request) -> Guard {
+    match leases.lock(&key(name), request, Duration::ZERO).await.unwrap() {
+        Locked::Granted(guard) => guard,
+        Locked::Held(held) => panic!("{held:?}"),
+    }
+}
+
+/// Lets every task run until it waits for time: nothing here waits for anything else.
+pub async fn settle() {
+    for _ in 0..300 {
+        tokio::task::yield_now().await;
+    }
+}
+
+pub const SECOND: Duration = Duration::from_secs(1);
+pub const MILLI: Duration = Duration::from_millis(1);

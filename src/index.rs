@@ -3,7 +3,7 @@
 //! An entry says that a record may expire in an hour. It is a hint and never truth: it is written before the record, so
 //! that a crash in between leaves an entry too many and never a record without one.
 
-use crate::{Bucket, Key, Namespace, clock::Timestamp, store::Name};
+use crate::{Bucket, Key, Namespace, clock::Timestamp, decision::TxnId, store::Name};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,35 @@ pub(crate) fn lease_entry(namespace: &Namespace, key: &Key, bucket: Bucket) -> N
 pub(crate) fn lease_entry_body(key: &Key, expires: Timestamp) -> Bytes {
     let entry = Entry { key: key.clone(), expires_ms: expires.as_millis() };
     serde_json::to_vec(&entry).unwrap_or_default().into()
+}
+
+/// Where the entries of a namespace's leases are filed.
+pub(crate) fn lease_folder(namespace: &str) -> String {
+    format!("{namespace}/.lease-index/")
+}
+
+/// Where the entries of decisions are filed.
+pub(crate) const DECISION_FOLDER: &str = ".txn-decisions/e/";
+
+/// The marker of a transaction.
+pub(crate) fn decision_marker(txn: TxnId) -> Name {
+    Name::new(format!(".txn-decisions/m/{txn}"))
+}
+
+/// The entry of a transaction in the hour of its marker's expiry.
+pub(crate) fn decision_entry(txn: TxnId, bucket: Bucket) -> Name {
+    Name::new(format!("{DECISION_FOLDER}{bucket}/{txn}"))
+}
+
+/// The body of that entry.
+pub(crate) fn decision_entry_body(txn: TxnId, expires: Timestamp) -> Bytes {
+    format!(r#"{{"txn":"{txn}","expires_ms":{}}}"#, expires.as_millis()).into()
+}
+
+/// The hour and the last part of an entry's name, below its folder.
+pub(crate) fn parse_entry<'a>(folder: &str, name: &'a Name) -> Option<(Bucket, &'a str)> {
+    let (bucket, entry) = name.as_str().strip_prefix(folder)?.split_once('/')?;
+    Some((bucket.parse().ok()?, entry))
 }
 
 #[cfg(test)]

@@ -48,6 +48,11 @@ impl Namespace {
     }
 
     /// Its name.
+    pub(crate) fn trusted(name: &str) -> Self {
+        Self(name.into())
+    }
+
+    /// Its name.
     pub fn as_str(&self) -> &str {
         &self.0
     }

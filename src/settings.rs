@@ -1,6 +1,6 @@
 //! Values that a process is configured with. Components (store, clock, generator) go through the builder instead.
 
-use crate::{Error, Result, Ttl};
+use crate::{Error, Result, Ttl, sweep::SweepSettings};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -56,6 +56,8 @@ pub struct Settings {
     pub max_poll_interval: Duration,
     /// Of how many keys the last seen record is kept in memory (100,000), which saves a read on each.
     pub cached_keys: usize,
+    /// How the sweeper works.
+    pub sweep: SweepSettings,
 }
 
 impl Default for Settings {
@@ -72,6 +74,7 @@ impl Default for Settings {
             poll_interval: Duration::from_millis(100),
             max_poll_interval: Duration::from_secs(2),
             cached_keys: 100_000,
+            sweep: SweepSettings::default(),
         }
     }
 }
@@ -99,15 +102,15 @@ impl Settings {
 }
 
 /// A duration as people write it.
-mod text {
+pub(crate) mod text {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
     use std::time::Duration;
 
-    pub(super) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&humantime::format_duration(*duration))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         let text = String::deserialize(deserializer)?;
         humantime::parse_duration(&text)
             .map_err(|error| D::Error::custom(format!("{text:?} is no duration such as \"30s\" or \"15m\": {error}")))

@@ -1,12 +1,12 @@
 //! What this process knows of a key, and who of it is changing or waiting for it.
 
 use super::{
-    record::{KeySlot, Record},
+    record::{KeySlot, Lease, Record},
     wait::Queue,
 };
 use crate::{
-    Bucket, Error, ErrorKind, Fence, Key, Namespace, Result,
-    clock::Moment,
+    Bucket, Error, ErrorKind, Fence, Key, LeaseId, Namespace, Result,
+    clock::{Moment, Timestamp},
     store::cas::{Record as _, Seen},
 };
 use std::{
@@ -33,12 +33,22 @@ pub(super) struct Cell {
     pub(super) queue: Queue,
 }
 
+/// How long a lease may be believed in by the monotonic clock, and the expiry that this goes with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Belief {
+    pub(super) id: LeaseId,
+    pub(super) deadline: Moment,
+    pub(super) expires: Timestamp,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Core {
     pub(super) known: Known,
     /// The highest fence and revision that this process has seen, also where the record is gone or older now.
     pub(super) fence: Option<Fence>,
     revision: u64,
+    /// What this process may believe of the lease that it was last given or renewed.
+    pub(super) belief: Option<Belief>,
     /// The hour in which this process knows the key's entry to be.
     pub(super) indexed: Option<Bucket>,
     /// How often the lease went from hand to hand in this process while somebody else's mark stood.
@@ -53,8 +63,9 @@ impl Core {
     /// The lock on the core is held from before a read is sent until here, so whatever was seen was seen before.
     pub(super) fn learn(&mut self, there: Option<Seen<Record>>) -> Result<()> {
         let Some(seen) = there else {
-            // Somebody removed the record. The fence is remembered: the next grant must be above it.
-            self.revision = 0;
+            // Somebody removed the record. The fence is remembered: the next grant must be above it. The entry is not:
+            // whoever removed the one may have removed the other.
+            self.forget();
             self.known = Known::Absent;
             return Ok(());
         };
@@ -85,6 +96,14 @@ impl Core {
     pub(super) fn forget(&mut self) {
         self.revision = 0;
         self.known = Known::Nothing;
+        self.indexed = None;
+    }
+
+    /// How long this process may believe in a lease by its monotonic clock, if it was the last that it had to do with:
+    /// for as much longer than before as its expiry has moved since.
+    pub(super) fn belief_in(&self, lease: &Lease) -> Option<Moment> {
+        let belief = self.belief.filter(|belief| belief.id == lease.id)?;
+        Some(belief.deadline.plus(lease.expires.since(belief.expires)))
     }
 
     pub(super) fn record(&self) -> Option<&Record> {

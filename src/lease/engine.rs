@@ -1,7 +1,7 @@
 //! The operations on one key: each holds the key's core, plans a change on what is known of it, and swaps.
 
 use super::{
-    cell::{Cell, Cells, Core, Known},
+    cell::{Belief, Cell, Cells, Core, Known},
     flight::{Flight, Intent},
     keeper::Keeper,
     record::{self, Lease, Mark, Record, State},
@@ -14,7 +14,7 @@ use crate::{
     id::ProcessId,
     index,
     store::{
-        Agreement, Backend, DATE_SLACK,
+        Agreement, Backend,
         cas::{self, Outcome, Stamp},
     },
     sweep::Activity,
@@ -107,22 +107,15 @@ impl Engine {
         Ok(ttl.clamp(Ttl::new(self.settings.min_ttl)?, Ttl::new(self.agreement.max_ttl)?))
     }
 
-    /// Granting and taking over need clocks that can be believed: one machine whose clock is a day ahead must not be
-    /// able to steal every lease.
-    pub(super) fn trust_clock(&self) -> Result<()> {
-        let allowed = self.agreement.max_clock_skew + DATE_SLACK;
-        let wall = self.backend.clock.wall();
-        match self.backend.store_time() {
-            Some(store) if store.distance(wall) > allowed => Err(Error::new(
-                ErrorKind::Clock,
-                format!(
-                    "this machine's clock says {wall}, that of {} says {store}: they may differ by {allowed:?} at most; \
-                     nothing is granted until the clock is mended",
-                    self.backend.place
-                ),
-            )),
-            _ => Ok(()),
-        }
+    /// Granting and taking over need clocks that can be believed.
+    pub(super) async fn trust_clock(&self) -> Result<()> {
+        self.backend.trust_clock(&self.agreement).await
+    }
+
+    /// The same for one reading of the wall clock, by what is known. Asked again for the reading that a grant is made
+    /// by: the clock may have been set while the operation waited.
+    fn believe(&self, wall: Timestamp) -> Result<()> {
+        self.backend.believe(&self.agreement, wall)
     }
 
     /// How long one request may take: far below the time to live.
@@ -196,7 +189,7 @@ impl Engine {
                 Ok(Outcome::Unknown(error)) | Err(error) => error,
             };
             if error.kind() == ErrorKind::Regressed {
-                flight.settled();
+                // Still in doubt: where the answer was an old one, the write may be there.
                 flight.core().forget();
                 return Err(error);
             }
@@ -251,7 +244,7 @@ impl Engine {
 
     /// One try. The caller has marked activity.
     pub(super) async fn acquire(self: &Arc<Self>, cell: &Arc<Cell>, request: &Request) -> Result<Acquired> {
-        self.trust_clock()?;
+        self.trust_clock().await?;
         let core = self.hold(cell).await?;
         let id = LeaseId::random(&*self.backend.generator);
         self.acquire_held(core, cell, request, id, None).await
@@ -267,18 +260,53 @@ impl Engine {
         watched: Option<WriteId>,
     ) -> Result<Acquired> {
         let ttl = self.clamp(request.ttl)?;
-        let intent = Intent::Grant { id, keep: request.request_id.is_some() };
-        let mut flight = Flight::new(self, cell, core, intent);
+        let mut flight = self.granting(core, cell, request, id);
         let now = self.now();
         if let Some(until) = flight.core().stay_back.filter(|until| *until > now.moment) {
-            return Ok(Acquired::Held(Held { by: None, retry_after: until.since(now.moment) }));
+            let again = match request.request_id {
+                Some(_) => self.grant_again(&mut flight, request).await?,
+                None => None,
+            };
+            let held = Held { by: None, retry_after: until.since(now.moment) };
+            return Ok(again.map_or(Acquired::Held(held), Acquired::Granted));
         }
         let first = self.look(&mut flight, request, ttl, now).await?;
         let swapped =
             self.swap(&mut flight, ttl, first, |core, now| self.plan_grant(core, now, request, ttl, id, watched));
         match swapped.await? {
+            // It may be held by the very write that is in doubt.
+            Swapped::Stopped(_) if flight.is_in_doubt() => {
+                Err(Error::unknown(format!("whether {} was granted is not known: repeat the request", cell.slot.key)))
+            }
             Swapped::Stopped(held) => Ok(Acquired::Held(held)),
             Swapped::Won(now) => self.granted(&mut flight, now, ttl).map(Acquired::Granted),
+        }
+    }
+
+    pub(super) fn granting(
+        self: &Arc<Self>,
+        core: OwnedMutexGuard<Core>,
+        cell: &Arc<Cell>,
+        request: &Request,
+        id: LeaseId,
+    ) -> Flight {
+        Flight::new(self, cell, core, Intent::Grant { id, keep: request.request_id.is_some() })
+    }
+
+    /// The lease that this very request was granted before, if it is alive; never a new one.
+    pub(super) async fn grant_again(&self, flight: &mut Flight, request: &Request) -> Result<Option<Grant>> {
+        let cell = Arc::clone(&flight.cell);
+        let ttl = self.clamp(request.ttl)?;
+        self.read(&cell, flight.core()).await?;
+        let swapped = self.swap(flight, ttl, None, |core, now| {
+            Ok(match core.record().and_then(|record| record.lease.as_ref()) {
+                Some(lease) if repeats(core, request, lease, now) => Plan::Write(again(core, lease, now, ttl)?),
+                _ => Plan::Stop(()),
+            })
+        });
+        match swapped.await? {
+            Swapped::Stopped(()) => Ok(None),
+            Swapped::Won(now) => self.granted(flight, now, ttl).map(Some),
         }
     }
 
@@ -332,28 +360,16 @@ impl Engine {
         id: LeaseId,
         watched: Option<WriteId>,
     ) -> Result<Plan<Held>> {
+        self.believe(now.wall)?;
         let lease = core.record().and_then(|record| record.lease.as_ref());
-        let waiting = core.record().and_then(|record| record.waiting);
         match self.judge(lease, now.wall) {
-            State::Held(lease) | State::FarFuture(lease) if self.repeats(request, lease, now) => {
-                Ok(Plan::Write(Change {
-                    beats: true,
-                    lease: Some(renewal(lease, now, ttl)?),
-                    waiting,
-                    last_fence: core.record().and_then(|record| record.last_fence),
-                }))
+            State::Held(lease) | State::FarFuture(lease) if repeats(core, request, lease, now) => {
+                Ok(Plan::Write(again(core, lease, now, ttl)?))
             }
             State::FarFuture(lease) if watched == Some(lease.beat) => self.plan_new(core, now, request, ttl, id),
             State::Held(lease) | State::FarFuture(lease) => Ok(Plan::Stop(self.held(lease, now))),
             State::Free | State::Expired(_) => self.plan_new(core, now, request, ttl, id),
         }
-    }
-
-    fn repeats(&self, request: &Request, lease: &Lease, now: Now) -> bool {
-        request.request_id.is_some()
-            && request.request_id == lease.request_id
-            && request.owner == lease.owner
-            && now.wall < lease.expires
     }
 
     pub(super) fn held(&self, lease: &Lease, now: Now) -> Held {
@@ -369,8 +385,9 @@ impl Engine {
 
     fn new_lease(&self, core: &Core, now: Now, request: &Request, ttl: Ttl, id: LeaseId) -> Result<Lease> {
         let skew = self.agreement.max_clock_skew;
-        let fence = match core.record() {
-            Some(record) => Fence::next(core.fence.max(record.last_fence), now.wall, skew)?,
+        // A record without a fence is as good as none: it was made where there was none, and granted nothing yet.
+        let fence = match core.record().and_then(|record| record.last_fence) {
+            Some(last) => Fence::next(core.fence.max(Some(last)), now.wall, skew)?,
             None => Fence::first(core.fence, now.wall, skew)?,
         };
         Ok(Lease {
@@ -397,7 +414,8 @@ impl Engine {
                 cell.slot.key
             )));
         };
-        let grant = self.grant(&cell, lease, now.moment.plus(ttl.as_duration()));
+        let lease = lease.clone();
+        let grant = self.grant(&cell, flight.core(), &lease, now.moment.plus(ttl.as_duration()), None);
         if grant.is_valid() {
             return Ok(grant);
         }
@@ -407,7 +425,12 @@ impl Engine {
         )))
     }
 
-    fn grant(&self, cell: &Cell, lease: &Lease, deadline: Moment) -> Grant {
+    /// What its holder may believe: for as long as the lease lasts from when the request was made, and never further
+    /// than the expiry moved since it was believed in before. A wall clock that was set back must not lengthen belief.
+    fn grant(&self, cell: &Cell, core: &mut Core, lease: &Lease, latest: Moment, old: Option<&Grant>) -> Grant {
+        let longest = old.map(|old| old.deadline.plus(lease.expires.since(old.expires)));
+        let deadline = core.belief_in(lease).or(longest).map_or(latest, |longest| latest.min(longest));
+        core.belief = Some(Belief { id: lease.id, deadline, expires: lease.expires });
         Grant {
             namespace: cell.slot.namespace.clone(),
             key: cell.slot.key.clone(),
@@ -444,16 +467,10 @@ impl Engine {
             let record = core.record();
             match record.and_then(|record| record.lease.as_ref()) {
                 Some(lease) if lease.id == id => {
-                    let ended = now.wall >= lease.expires || old.is_some_and(|old| now.moment >= old.deadline);
-                    if ended {
+                    if has_ended(core, lease, now) || old.is_some_and(|old| now.moment >= old.deadline) {
                         return Ok(Plan::Stop(Loss { taken_by: None, fence: core.fence }));
                     }
-                    Ok(Plan::Write(Change {
-                        beats: true,
-                        lease: Some(renewal(lease, now, ttl)?),
-                        waiting: record.and_then(|record| record.waiting),
-                        last_fence: record.and_then(|record| record.last_fence),
-                    }))
+                    Ok(Plan::Write(again(core, lease, now, ttl)?))
                 }
                 other => Ok(Plan::Stop(Loss { taken_by: other.map(Holder::from), fence: core.fence })),
             }
@@ -462,13 +479,14 @@ impl Engine {
             Swapped::Stopped(loss) => return Ok(Renewed::Lost(loss)),
             Swapped::Won(now) => now,
         };
-        let Some(lease) = flight.core().record().and_then(|record| record.lease.as_ref()) else {
-            return Ok(Renewed::Lost(Loss { taken_by: None, fence: None }));
-        };
-        // Belief never moves further than the expiry did: a wall clock that was set back must not lengthen it.
-        let from_now = now.moment.plus(ttl.as_duration());
-        let deadline = old.map_or(from_now, |old| from_now.min(old.deadline.plus(lease.expires.since(old.expires))));
-        Ok(Renewed::Renewed(self.grant(cell, lease, deadline)))
+        let core = flight.core();
+        if let Some(lease) = core.record().and_then(|record| record.lease.clone()) {
+            let grant = self.grant(cell, core, &lease, now.moment.plus(ttl.as_duration()), old);
+            if grant.is_valid() {
+                return Ok(Renewed::Renewed(grant));
+            }
+        }
+        Ok(Renewed::Lost(Loss { taken_by: None, fence: core.fence }))
     }
 
     /// Frees a lease, or hands it to whoever of this process waits longest. Done when the record does not carry it.
@@ -486,7 +504,7 @@ impl Engine {
     pub(super) async fn release_held(self: &Arc<Self>, mut flight: Flight, id: LeaseId) -> Result<()> {
         let cell = Arc::clone(&flight.cell);
         let marked = flight.core().record().is_some_and(|record| record.waiting.is_some());
-        let may_hand_over = self.trust_clock().is_ok() && !(marked && flight.core().turns >= MAX_TURNS);
+        let may_hand_over = self.believe(self.now().wall).is_ok() && !(marked && flight.core().turns >= MAX_TURNS);
         if let Some(waiter) = may_hand_over.then(|| cell.queue.pop()).flatten() {
             flight.intent = Intent::HandOver { from: id, waiter: Some(waiter) };
         }
@@ -532,12 +550,9 @@ impl Engine {
                 cell.queue.wake();
             }
             (Err(error), waiter) => {
-                // In doubt the flight finds out, and the waiter goes with it.
-                if let Some(waiter) = waiter {
-                    flight.intent = Intent::HandOver { from: id, waiter: Some(waiter) };
-                    if !flight.is_in_doubt() {
-                        flight.take_waiter().into_iter().for_each(|waiter| cell.queue.push_front(waiter));
-                    }
+                // In doubt the flight finds out, and the waiter goes with it; else the flight puts it back in line.
+                if waiter.is_some() {
+                    flight.intent = Intent::HandOver { from: id, waiter };
                 }
                 return Err(error);
             }
@@ -549,8 +564,8 @@ impl Engine {
     pub(super) fn deliver(self: &Arc<Self>, flight: &mut Flight, waiter: Waiter, now: Now, ttl: Ttl) {
         let cell = Arc::clone(&flight.cell);
         let keep = waiter.request.request_id.is_some();
-        let Some(lease) = flight.core().record().and_then(|record| record.lease.as_ref()) else { return };
-        let grant = self.grant(&cell, lease, now.moment.plus(ttl.as_duration()));
+        let Some(lease) = flight.core().record().and_then(|record| record.lease.clone()) else { return };
+        let grant = self.grant(&cell, flight.core(), &lease, now.moment.plus(ttl.as_duration()), None);
         if let Err(grant) = waiter.grant.send(grant)
             && !keep
         {
@@ -576,7 +591,7 @@ impl Engine {
         self.read(cell, flight.core()).await?;
         // A record of a later format is shown, and left for a later version to clear.
         let ours = flight.core().record().is_none_or(|record| record.must_be_ours(&cell.slot.key).is_ok());
-        if ours && self.trust_clock().is_ok() {
+        if ours {
             self.clear(&mut flight).await?;
         }
         Ok(self.status(cell, flight.core().record()))
@@ -587,7 +602,7 @@ impl Engine {
         let swapped = self.swap(flight, Ttl::new(self.agreement.max_ttl)?, None, |core, now| {
             let record = core.record();
             match self.judge(record.and_then(|record| record.lease.as_ref()), now.wall) {
-                State::Expired(_) => Ok(Plan::Write(Change {
+                State::Expired(_) if self.believe(now.wall).is_ok() => Ok(Plan::Write(Change {
                     beats: false,
                     lease: None,
                     waiting: None,
@@ -619,7 +634,26 @@ impl Drop for Engine {
     }
 }
 
-/// The same lease for longer. Its expiry never moves back.
-fn renewal(lease: &Lease, now: Now, ttl: Ttl) -> Result<Lease> {
-    Ok(Lease { expires: ttl.expiry(now.wall)?.max(lease.expires), ttl, ..lease.clone() })
+/// Whether its own holder has stopped believing in a lease, as far as is known here.
+fn has_ended(core: &Core, lease: &Lease, now: Now) -> bool {
+    now.wall >= lease.expires || core.belief_in(lease).is_some_and(|deadline| now.moment >= deadline)
+}
+
+/// Whether a request is one that was granted already, and the lease is still alive.
+pub(super) fn repeats(core: &Core, request: &Request, lease: &Lease, now: Now) -> bool {
+    request.request_id.is_some()
+        && request.request_id == lease.request_id
+        && request.owner == lease.owner
+        && !has_ended(core, lease, now)
+}
+
+/// The same lease for longer. Its expiry never moves back, and whoever waits goes on waiting.
+fn again(core: &Core, lease: &Lease, now: Now, ttl: Ttl) -> Result<Change> {
+    let record = core.record();
+    Ok(Change {
+        beats: true,
+        lease: Some(Lease { expires: ttl.expiry(now.wall)?.max(lease.expires), ttl, ..lease.clone() }),
+        waiting: record.and_then(|record| record.waiting),
+        last_fence: record.and_then(|record| record.last_fence),
+    })
 }

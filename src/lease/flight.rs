@@ -8,7 +8,7 @@ use super::{
     wait::Waiter,
 };
 use crate::{
-    LeaseId, Ttl,
+    ErrorKind, LeaseId, Ttl,
     store::{
         LONGEST_WRITE,
         cas::{Cas, Outcome, Stamp},
@@ -113,6 +113,11 @@ impl fmt::Debug for Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         if !self.in_doubt || matches!(self.intent, Intent::Nothing) {
+            // Dropped before the hand-over was sent: its waiter goes on waiting where it stood.
+            if let Some(waiter) = self.take_waiter() {
+                self.cell.queue.push_front(waiter);
+                self.cell.queue.wake();
+            }
             return;
         }
         let (Some(core), Some(cas)) = (self.core.take(), self.cas.take()) else { return };
@@ -147,7 +152,10 @@ impl Engine {
                     let learnt = core.learn(there);
                     break learnt.is_ok().then_some(now);
                 }
-                Outcome::Unknown(error) if now.moment >= give_up || !error.is_retryable() => {
+                // This was the second look: if the store still has something older, it was set back, and the write with it.
+                Outcome::Unknown(error)
+                    if now.moment >= give_up || !error.is_retryable() || error.kind() == ErrorKind::Regressed =>
+                {
                     tracing::warn!(key = %cell.slot.key, %error, "the fate of a write was not found out: its lease, if there is one, will expire");
                     core.forget();
                     break None;
@@ -158,7 +166,13 @@ impl Engine {
                 }
             }
         };
-        let Some(now) = landed else { return };
+        let Some(now) = landed else {
+            if let Intent::HandOver { waiter: Some(waiter), .. } = intent {
+                cell.queue.push_front(waiter);
+                cell.queue.wake();
+            }
+            return;
+        };
         let carried = core.record().and_then(|record| record.lease.as_ref()).map(|lease| (lease.id, lease.ttl));
         let mut flight = Flight::new(&self, &cell, core, Intent::Nothing);
         match (intent, carried) {

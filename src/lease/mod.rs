@@ -11,6 +11,7 @@ mod flight;
 mod guard;
 mod keeper;
 mod record;
+mod sweep;
 mod types;
 mod wait;
 mod watch;
@@ -19,6 +20,7 @@ mod wire;
 pub use election::{Campaign, Election, Leadership};
 pub(crate) use engine::Engine;
 pub use guard::Guard;
+pub(crate) use sweep::{LeaseSweep, LeaseTurn};
 pub use types::{Acquired, Grant, Held, Holder, Loss, Renewed, Request, Status};
 
 use self::{cell::Cell, record::KeySlot};
@@ -31,6 +33,9 @@ use crate::{
 };
 use futures_util::{StreamExt, stream};
 use std::{sync::Arc, time::Duration};
+
+/// The namespace of leases that the library has for itself. No user's can begin with a dot.
+const OURS: &str = ".leasehold";
 
 /// The leases of one namespace. Cheap to clone.
 #[derive(Debug, Clone)]

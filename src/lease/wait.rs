@@ -2,7 +2,7 @@
 
 use super::{
     cell::{Cell, Core},
-    engine::Engine,
+    engine::{Engine, repeats},
     flight::{Flight, Intent},
     record::{Mark, Record, State},
     types::{Acquired, Grant, Held, Request},
@@ -68,7 +68,12 @@ impl Queue {
 
     /// Back to where it was: it was not its turn after all.
     pub(super) fn push_front(&self, waiter: Waiter) {
-        self.lock().line.push_front(waiter);
+        let mut waiters = self.lock();
+        // One that gave up meanwhile has already left: nobody would take it out of the line again, and whoever is behind
+        // it would never be woken.
+        if !waiter.grant.is_closed() {
+            waiters.line.push_front(waiter);
+        }
     }
 
     /// Tells the first in line to look around.
@@ -101,6 +106,13 @@ impl<'a> Seat<'a> {
         let waiter = Waiter { seat, id, request: request.clone(), grant: sender, wake: Arc::clone(&wake) };
         waiters.line.push_back(waiter);
         Self { engine, cell, seat, id, keep: request.request_id.is_some(), grant, wake }
+    }
+
+    /// A place at the end, for one whose grant sat in the hand-over for too long: that is no use to anybody, and the key
+    /// has to be waited for again.
+    fn again(self, late: Grant, request: &Request) -> Self {
+        self.engine.release_soon(self.cell, late.id);
+        Self::take(self.engine, self.cell, request)
     }
 
     /// Whether it is for this one to look after the key. Nobody is ahead, or whoever is has gone.
@@ -137,12 +149,13 @@ struct Polling {
     changes: u32,
     /// A lease with an impossible expiry, and since when it has done nothing.
     watched: Option<(WriteId, Moment)>,
-    marked: bool,
 }
 
 enum Polled {
     Granted(Grant),
     Again(Held),
+    /// Somebody else has it in hand: it will be granted the lease, or told.
+    Overtaken,
 }
 
 impl Engine {
@@ -156,41 +169,55 @@ impl Engine {
         let clock = &self.backend.clock;
         let mut seat = Seat::take(self, cell, request);
         let interval = self.settings.poll_interval;
-        let mut polling = Polling { interval, fence: None, changes: 0, watched: None, marked: false };
+        let mut polling = Polling { interval, fence: None, changes: 0, watched: None };
         let mut retries = 0;
-        let mut last: Result<Held> = Ok(Held { by: None, retry_after: interval });
+        // What was granted before is not to be stood in line for. If that cannot be found out now, there is time.
+        if request.request_id.is_some()
+            && !seat.leads()
+            && let Ok(core) = self.hold(cell).await
+            && let mut flight = self.granting(core, cell, request, seat.id)
+            && let Ok(Some(grant)) = self.grant_again(&mut flight, request).await
+        {
+            return Ok(Acquired::Granted(grant));
+        }
+        let mut last: Option<Result<Held>> = None;
         loop {
             let mut pause = Duration::MAX;
             if seat.leads() {
                 match self.poll(&mut seat, request, &mut polling).await {
-                    Ok(Polled::Granted(grant)) => return Ok(Acquired::Granted(grant)),
+                    Ok(Polled::Granted(grant)) if grant.is_valid() => return Ok(Acquired::Granted(grant)),
+                    Ok(Polled::Granted(grant)) => {
+                        seat = seat.again(grant, request);
+                        continue;
+                    }
                     Ok(Polled::Again(held)) => {
                         retries = 0;
                         pause = held.retry_after;
-                        last = Ok(held);
+                        last = Some(Ok(held));
                     }
+                    Ok(Polled::Overtaken) => {}
                     // A store that is down for a while is one more reason to wait.
                     Err(error) if error.is_retryable() => {
                         retries += 1;
                         pause = self.settings.poll_interval * 2u32.pow(retries.min(5));
-                        last = Err(error);
+                        last = Some(Err(error));
                     }
                     Err(error) => return Err(error),
                 }
             }
             let left = deadline.since(clock.monotonic());
             if left.is_zero() {
-                return last.map(Acquired::Held);
+                let held = match last {
+                    Some(last) => last,
+                    None => self.seen_held(cell).await,
+                };
+                return held.map(Acquired::Held);
             }
             tokio::select! {
                 biased;
                 grant = &mut seat.grant => match grant {
                     Ok(grant) if grant.is_valid() => return Ok(Acquired::Granted(grant)),
-                    // It sat in the hand-over for too long: it is no use to anybody, and the key has to be waited for again.
-                    Ok(grant) => {
-                        self.release_soon(cell, grant.id);
-                        seat = Seat::take(self, cell, request);
-                    }
+                    Ok(grant) => seat = seat.again(grant, request),
                     Err(_) => seat = Seat::take(self, cell, request),
                 },
                 () = seat.wake.notified() => {}
@@ -199,18 +226,30 @@ impl Engine {
         }
     }
 
+    /// Who holds the key, as far as this process knows: for those whose time was up before it was their turn to look.
+    async fn seen_held(&self, cell: &Cell) -> Result<Held> {
+        let core = self.hold(cell).await?;
+        let now = self.now();
+        Ok(match self.judge(core.record().and_then(|record| record.lease.as_ref()), now.wall) {
+            State::Held(lease) | State::FarFuture(lease) => self.held(lease, now),
+            State::Free | State::Expired(_) => Held { by: None, retry_after: self.settings.poll_interval },
+        })
+    }
+
     /// One look by the first in line.
     async fn poll(self: &Arc<Self>, seat: &mut Seat<'_>, request: &Request, polling: &mut Polling) -> Result<Polled> {
-        self.trust_clock()?;
+        self.trust_clock().await?;
         let core = self.hold(seat.cell).await?;
-        if let Ok(grant) = seat.grant.try_recv() {
-            return Ok(Polled::Granted(grant));
+        // A release may have taken it out of the line while it waited for the core.
+        if !seat.leads() {
+            return Ok(Polled::Overtaken);
         }
         let now = self.now();
         // What this process holds will be handed over, or ends; no read can say more.
         let lease = core.record().and_then(|record| record.lease.as_ref());
         if let State::Held(lease) = self.judge(lease, now.wall)
             && lease.process == self.process
+            && !repeats(&core, request, lease, now)
         {
             return Ok(Polled::Again(self.held(lease, now)));
         }
@@ -226,20 +265,23 @@ impl Engine {
         }
         let core = self.hold(seat.cell).await?;
         polling.watch(&core, &*self.backend.clock);
-        if polling.changes >= PATIENT_FOR && !polling.marked {
-            polling.marked = self.mark(core, seat.cell, polling.interval).await?;
-        } else if !polling.marked {
-            polling.interval = (polling.interval * 3 / 2).min(self.settings.max_poll_interval);
+        match core.record().and_then(|record| record.waiting) {
+            // Put there by this one, or by who polled for this process before: others count on what it says.
+            Some(mark) if mark.process == self.process => polling.interval = mark.interval,
+            // Also where a mark was there before, and the turn went to somebody else.
+            None if polling.changes >= PATIENT_FOR => self.mark(core, seat.cell, polling.interval).await?,
+            Some(_) if polling.changes >= PATIENT_FOR => {}
+            _ => polling.interval = (polling.interval * 3 / 2).min(self.settings.max_poll_interval),
         }
         let jittered = self.backend.generator.between(polling.interval / 2, polling.interval);
         Ok(Polled::Again(Held { retry_after: held.retry_after.min(jittered), ..held }))
     }
 
     /// Asks the holder's process for a turn, by a write that leaves the lease as it is. Not worth a second try.
-    async fn mark(self: &Arc<Self>, core: OwnedMutexGuard<Core>, cell: &Arc<Cell>, interval: Duration) -> Result<bool> {
-        let Some(record) = core.record() else { return Ok(false) };
-        if record.waiting.is_some() || record.lease.is_none() {
-            return Ok(false);
+    async fn mark(self: &Arc<Self>, core: OwnedMutexGuard<Core>, cell: &Arc<Cell>, interval: Duration) -> Result<()> {
+        let held = core.record().filter(|record| record.waiting.is_none()).and_then(|record| record.lease.as_ref());
+        if held.is_none_or(|lease| lease.process == self.process) {
+            return Ok(());
         }
         let mut flight = Flight::new(self, cell, core, Intent::Nothing);
         let now = self.now();
@@ -252,10 +294,10 @@ impl Engine {
         let outcome = flight.attempt(self.settings.request_timeout, now, build).await;
         flight.settled();
         match outcome {
-            Outcome::Won(seen, _) => flight.core().learn(Some(seen)).map(|()| true),
-            Outcome::Lost(there) => flight.core().learn(there).map(|()| false),
+            Outcome::Won(seen, _) => flight.core().learn(Some(seen)),
+            Outcome::Lost(there) => flight.core().learn(there),
             // Let go: if it lands, the next write on the key meets it.
-            Outcome::Unknown(_) => Ok(false),
+            Outcome::Unknown(_) => Ok(()),
         }
     }
 }

@@ -14,6 +14,12 @@ pub(crate) fn is_conflict(error: &StoreError) -> bool {
     matches!(error, StoreError::AlreadyExists { .. } | StoreError::Precondition { .. } | StoreError::NotModified { .. })
 }
 
+/// The store asks for patience. Known by its words only: the status is not part of the error.
+pub(crate) fn is_throttling(error: &StoreError) -> bool {
+    let text = chain(error);
+    ["SlowDown", "429 ", "503 ", "status 429", "status 503"].iter().any(|words| text.contains(words))
+}
+
 /// The public error for an answer that was not Ok: what was being done, what the store said, what to do next.
 pub(crate) fn explain(error: StoreError, doing: &str, place: &str) -> Error {
     let text = chain(&error);
@@ -35,6 +41,12 @@ fn judge(error: &StoreError, code: Option<&str>, text: &str) -> (ErrorKind, &'st
                 Denied,
                 "check the credentials (for S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN)",
             );
+        }
+        // A listing or a bulk delete that is not allowed has no variant of its own.
+        Some("AccessDenied" | "AuthorizationPermissionMismatch")
+            if !matches!(error, StoreError::PermissionDenied { .. }) =>
+        {
+            return (Denied, "grant the missing permission or use other credentials");
         }
         Some("PermanentRedirect" | "AuthorizationHeaderMalformed") => {
             return (Config, "check the region and the endpoint");

@@ -1,13 +1,13 @@
 //! The requests that the rest of the library makes, each with a deadline of its own.
 
 use super::{
-    Name,
+    Agreement, DATE_SLACK, Name,
     answer::{explain, is_conflict, is_missing},
     meter::{Meter, Requests},
     name::Prefix,
     page::Lister,
 };
-use crate::{Clock, Error, ErrorKind, Generator, Result, clock::Timestamp, generator::GeneratorExt};
+use crate::{Clock, Error, ErrorKind, Generator, Result, clock::Timestamp, generator::GeneratorExt, stats::Counters};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use object_store::{
@@ -88,6 +88,7 @@ pub(crate) struct Backend {
     /// How messages call this store.
     pub(crate) place: String,
     pub(crate) meter: Arc<Meter>,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) time: TimeSource,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) generator: Arc<dyn Generator>,
@@ -222,6 +223,46 @@ impl Backend {
         match self.time {
             TimeSource::Clock => Some(self.clock.wall()),
             TimeSource::Answers | TimeSource::Object => self.meter.store_time(),
+        }
+    }
+
+    /// Fails while this machine's clock and the store's differ by more than clocks may: one machine whose clock is a day
+    /// ahead must not be able to steal every lease and erase every decision. Asks the store before it refuses: what is
+    /// known of its time may come from before the machine was suspended.
+    pub(crate) async fn trust_clock(&self, agreement: &Agreement) -> Result<()> {
+        if self.store_time().is_none() || self.believe(agreement, self.clock.wall()).is_err() {
+            self.ask_time().await?;
+        }
+        let believed = self.believe(agreement, self.clock.wall());
+        if believed.is_err() {
+            self.counters.clock_refusals(1);
+        }
+        believed
+    }
+
+    /// The same for one reading of the wall clock, by what is known of the store's.
+    pub(crate) fn believe(&self, agreement: &Agreement, wall: Timestamp) -> Result<()> {
+        let allowed = agreement.max_clock_skew + DATE_SLACK;
+        match self.store_time() {
+            Some(store) if store.distance(wall) > allowed => Err(Error::new(
+                ErrorKind::Clock,
+                format!(
+                    "this machine's clock says {wall}, that of {} says {store}: they may differ by {allowed:?} at most; \
+                     nothing is granted, decided or deleted until the clock is mended",
+                    self.place
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks the store for its time now, whatever it has told before.
+    pub(crate) async fn ask_time(&self) -> Result<()> {
+        match self.time {
+            TimeSource::Clock => Ok(()),
+            // Any answer has a date.
+            TimeSource::Answers => self.get(&Name::new(".leasehold/store.json")).await.map(drop),
+            TimeSource::Object => self.refresh_time().await,
         }
     }
 

@@ -16,7 +16,7 @@
 //! landed and been replaced since. What that means is judged above, by the lease id.
 
 use super::{Backend, Fetched, Name, Version};
-use crate::{Error, ErrorKind, Result, WriteId};
+use crate::{Error, ErrorKind, Result, WriteId, clock::Timestamp};
 use bytes::Bytes;
 use object_store::PutMode;
 use std::{fmt::Debug, sync::Arc, time::Duration};
@@ -53,11 +53,22 @@ pub(crate) trait Slot: Debug + Send + Sync {
 pub(crate) struct Seen<R> {
     record: R,
     version: Version,
+    modified: Option<Timestamp>,
 }
 
 impl<R> Seen<R> {
+    /// The same sight of the same object, as another type.
+    pub(crate) fn map<S>(self, read: impl FnOnce(R) -> S) -> Seen<S> {
+        Seen { record: read(self.record), version: self.version, modified: self.modified }
+    }
+
     pub(crate) fn record(&self) -> &R {
         &self.record
+    }
+
+    /// When it was written by the store's own clock; `None` after a write of ours, whose answer does not say.
+    pub(crate) fn modified(&self) -> Option<Timestamp> {
+        self.modified
     }
 
     pub(crate) fn version(&self) -> &Version {
@@ -137,13 +148,24 @@ impl<S: Slot, T: Clone> Cas<S, T> {
         // Tried from before it is sent: dropping this future must not make us forget it.
         self.tried.push((stamp.write_id, ticket.clone()));
         match self.backend.put(&self.slot.name(), body, mode, self.limit).await {
-            Ok(version) => Outcome::Won(Seen { record, version }, ticket),
+            Ok(version) => Outcome::Won(Seen { record, version, modified: None }, ticket),
             Err(refusal) => self.settle(refusal.error).await,
         }
     }
 
     /// Reads back what became of the attempts so far; `doubt` is why they are in doubt.
     pub(crate) async fn settle(&mut self, doubt: Error) -> Outcome<S::Record, T> {
+        let outcome = self.read_back(doubt).await;
+        let counters = &self.backend.counters;
+        match &outcome {
+            Outcome::Won(..) => counters.doubts_won(1),
+            Outcome::Lost(_) => counters.doubts_lost(1),
+            Outcome::Unknown(_) => counters.doubts_open(1),
+        }
+        outcome
+    }
+
+    async fn read_back(&mut self, doubt: Error) -> Outcome<S::Record, T> {
         let there = match read(&self.backend, &self.slot).await {
             Ok(there) => there,
             // Neither answer is known. Report the write's, which came first, unless reading found real damage.
@@ -180,8 +202,8 @@ impl<S: Slot, T: Clone> Cas<S, T> {
 
 /// Reads a record, with the version that a write on it must name.
 pub(crate) async fn read<S: Slot>(backend: &Backend, slot: &S) -> Result<Option<Seen<S::Record>>> {
-    let Some(Fetched { body, version, .. }) = backend.get(&slot.name()).await? else {
+    let Some(Fetched { body, version, modified }) = backend.get(&slot.name()).await? else {
         return Ok(None);
     };
-    Ok(Some(Seen { record: slot.decode(body)?, version }))
+    Ok(Some(Seen { record: slot.decode(body)?, version, modified: Some(modified) }))
 }

@@ -1,7 +1,7 @@
 //! A wrapper that counts calls, for stores where no HTTP attempt can be seen: local disk, memory, handed in.
 
 use super::{
-    answer::{is_conflict, is_missing},
+    answer::{is_conflict, is_missing, is_throttling},
     meter::{AnswerKind, Meter, Pending, RequestKind},
 };
 use async_trait::async_trait;
@@ -37,6 +37,7 @@ fn answer<T>(result: &Result<T>) -> AnswerKind {
         Err(error) if is_missing(error) => AnswerKind::Missing,
         Err(error) if is_conflict(error) => AnswerKind::Conflict,
         Err(Error::PermissionDenied { .. } | Error::Unauthenticated { .. }) => AnswerKind::Denied,
+        Err(error) if is_throttling(error) => AnswerKind::Throttled,
         Err(_) => AnswerKind::Failed,
     }
 }

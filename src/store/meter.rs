@@ -42,6 +42,34 @@ pub enum AnswerKind {
     None,
 }
 
+impl RequestKind {
+    /// The name that metrics have for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Put => "put",
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Delete => "delete",
+            Self::Other => "other",
+        }
+    }
+}
+
+impl AnswerKind {
+    /// The name that metrics have for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Missing => "missing",
+            Self::Conflict => "conflict",
+            Self::Denied => "denied",
+            Self::Throttled => "throttled",
+            Self::Failed => "failed",
+            Self::None => "none",
+        }
+    }
+}
+
 const KINDS: [RequestKind; 5] =
     [RequestKind::Put, RequestKind::Get, RequestKind::List, RequestKind::Delete, RequestKind::Other];
 const ANSWERS: [AnswerKind; 7] = [
@@ -112,6 +140,8 @@ impl Meter {
 
     pub(crate) fn count(&self, kind: RequestKind, answer: AnswerKind) {
         self.counts[kind as usize][answer as usize].fetch_add(1, Relaxed);
+        metrics::counter!("leasehold_store_requests_total", "kind" => kind.as_str(), "answer" => answer.as_str())
+            .increment(1);
     }
 
     /// A request is being made. It counts however it ends: a caller that gives up drops its future, and the request

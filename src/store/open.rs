@@ -13,8 +13,12 @@ use super::{
     url::{Connection, connect},
 };
 use crate::{
-    Clock, Error, Generator, Leases, Namespace, OsGenerator, Result, Settings, SystemClock, clock::Timestamp,
-    lease::Engine, sweep::Activity,
+    Clock, Decisions, Error, Generator, Leases, Namespace, OsGenerator, Result, Settings, Stats, SystemClock,
+    clock::Timestamp,
+    decision::{self, DecisionSweep},
+    lease::{Engine, LeaseSweep, LeaseTurn},
+    stats::Counters,
+    sweep::{Activity, Report, RunningSweeper, SweepOptions, Sweeper},
 };
 use object_store::{ObjectStore, path::Path};
 use sha2::{Digest, Sha256};
@@ -49,7 +53,10 @@ pub struct Store {
     backend: Arc<Backend>,
     agreement: Agreement,
     engine: Arc<Engine>,
+    decisions: Arc<decision::Shared>,
+    sweeper: Arc<Sweeper>,
     activity: Arc<Activity>,
+    counters: Arc<Counters>,
 }
 
 impl Store {
@@ -70,6 +77,26 @@ impl Store {
         N::Error: Into<Error>,
     {
         Ok(Leases::new(Arc::clone(&self.engine), namespace.try_into().map_err(Into::into)?))
+    }
+
+    /// The decisions on transactions.
+    pub fn decisions(&self) -> Decisions {
+        Decisions::new(Arc::clone(&self.decisions))
+    }
+
+    /// Starts to sweep in the background, whenever nobody has asked for anything for a while.
+    pub fn start_sweeper(&self) -> RunningSweeper {
+        self.sweeper.start(&tokio::runtime::Handle::current())
+    }
+
+    /// Sweeps once, now, from the oldest hour to the last that is over.
+    pub async fn sweep_once(&self, options: SweepOptions) -> Result<Report> {
+        self.sweeper.sweep_once(options).await
+    }
+
+    /// What has happened since the store was opened.
+    pub fn stats(&self) -> Stats {
+        self.counters.snapshot()
     }
 
     /// What all processes that use this store have agreed on.
@@ -280,8 +307,22 @@ impl StoreBuilder {
         };
         let activity = Arc::new(Activity::default());
         activity.touch(&*backend.clock);
+        settings.sweep.validate(agreement.least_margin())?;
+        let counters = Arc::clone(&backend.counters);
+        let timeout = settings.request_timeout;
+        let decisions = decision::Shared::new(Arc::clone(&backend), agreement, timeout, Arc::clone(&activity));
+        let sweep = settings.sweep.clone();
         let engine = Engine::new(Arc::clone(&backend), agreement, settings, Arc::clone(&activity));
-        let store = Store { backend, agreement, engine, activity };
+        let sweeper = Sweeper::new(
+            Arc::clone(&backend),
+            agreement,
+            sweep,
+            vec![Arc::new(LeaseSweep(Arc::clone(&engine))), Arc::new(DecisionSweep(Arc::clone(&decisions)))],
+            Arc::new(LeaseTurn(Arc::clone(&engine))),
+            Arc::clone(&activity),
+            Arc::clone(&counters),
+        );
+        let store = Store { backend, agreement, engine, decisions, sweeper, activity, counters };
         if let Some(skew) = store.skew()
             && skew > agreement.max_clock_skew + DATE_SLACK
         {
@@ -329,6 +370,7 @@ impl StoreBuilder {
             prefix: Prefix::new(&connection.prefix)?,
             place: connection.place,
             meter,
+            counters: Arc::new(Counters::new()),
             time: connection.time,
             clock: self.clock,
             generator: self.generator,

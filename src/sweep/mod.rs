@@ -1,5 +1,20 @@
-//! Tidying what nobody touches again.
+//! Tidying what nobody touches again, when nobody is looking.
+//!
+//! Correctness never waits for this room: whoever meets an ended record settles it. The sweeper walks the hours of the
+//! index that have ended, a page at a time, and lets every [`Sweepable`] say what is to be done about an entry.
 
 mod activity;
+mod kind;
+mod pace;
+mod report;
+mod run;
+mod runner;
+mod settings;
 
 pub(crate) use activity::Activity;
+pub(crate) use kind::{Entry, Shelf, Sweepable, Verdict};
+pub use report::{Report, StoppedBy};
+pub use run::SweepOptions;
+pub(crate) use run::{Sweeper, Turn, TurnTaken};
+pub use runner::RunningSweeper;
+pub use settings::SweepSettings;

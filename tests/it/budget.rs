@@ -9,6 +9,7 @@ use leasehold::{
         RequestKind::{Get, Put},
         Requests,
     },
+    testkit::{Fault, Op, Rule},
 };
 use std::time::Duration;
 
@@ -52,6 +53,30 @@ async fn acquire_of_an_unknown_key_is_a_read_an_entry_and_a_swap() {
     let (grant, made) = bed.counting(bed.leases().acquire(&key("a"), &request())).await;
     granted(grant);
     assert_eq!(puts_and_gets(&made), (2, 1));
+}
+
+#[tokio::test]
+async fn the_read_and_the_entry_of_an_unknown_key_go_side_by_side() {
+    for slow in [Op::Put, Op::Get] {
+        let bed = Bed::new().await;
+        bed.server.faults().script(Rule::once(slow, Fault::Delay(Duration::from_secs(1))));
+        let acquiring = tokio::spawn({
+            let leases = bed.leases();
+            async move { leases.acquire(&key("a"), &request()).await }
+        });
+        // The other one is answered while the slow one is under way: two round trips for three requests.
+        let answered = |fast: bool| {
+            let seen = bed.server.requests();
+            seen.iter().find(|seen| (seen.op != slow) == fast).map(|seen| seen.status.is_some())
+        };
+        while (answered(true), answered(false)) != (Some(true), Some(false)) {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(bed.server.requests().len(), 2, "and the swap waits for both");
+        bed.clock.advance(Duration::from_secs(1));
+        granted(acquiring.await.unwrap());
+        assert_eq!(bed.server.requests().len(), 3);
+    }
 }
 
 #[tokio::test]
@@ -221,20 +246,18 @@ async fn waiting_for_a_key_held_elsewhere_is_one_read_a_look_and_one_mark() {
         let leases = leases.clone();
         async move { leases.acquire_within(&key("a"), &request(), Duration::from_secs(600)).await }
     });
-    let mut looks = Vec::new();
-    for _ in 0..2 {
+    let before = bed.store.requests();
+    for looks in [(0, 2), (1, 3)] {
         // The poller sleeps; the lease goes from hand to hand meanwhile.
         bed.clock.wait_for_sleepers(1).await;
         others.release(&theirs).await.unwrap();
         theirs = granted(others.acquire(&key("a"), &request()).await);
-        let before = bed.store.requests();
         bed.clock.advance(Duration::from_secs(2));
-        while bed.store.requests().since(&before).of(Get) == 0 || bed.clock.sleepers() == 0 {
+        // A look each, the first before the loop, and one mark after the second change of hands.
+        while puts_and_gets(&bed.store.requests().since(&before)) != looks {
             tokio::task::yield_now().await;
         }
-        looks.push(puts_and_gets(&bed.store.requests().since(&before)));
     }
-    assert_eq!(looks, [(0, 1), (1, 1)], "a look each, and one mark after the second change of hands");
     // The holder meets the mark as a conflict: one read, and the swap again.
     let (released, made) = counting(&other_store, others.release(&theirs)).await;
     released.unwrap();

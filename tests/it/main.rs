@@ -4,13 +4,17 @@
 
 mod common;
 mod memory;
+mod processes;
 
 mod budget;
 mod cas_answers;
+mod crash_points;
 mod election;
 mod guard;
 mod listing;
 mod opening;
+mod sweeper;
+mod time_rules;
 #[cfg(unix)]
 mod two_processes;
 mod watch;

@@ -1,0 +1,150 @@
+//! The marker of a decision, and the arithmetic of its age, in one place.
+
+use super::{Decision, TxnId};
+use crate::{
+    Bucket, Error, Result, WriteId,
+    clock::Timestamp,
+    index,
+    store::{
+        Agreement, Name,
+        cas::{Record, Slot},
+    },
+};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+const FORMAT: u32 = 1;
+
+/// What stands under `.txn-decisions/m/<txn>`: written once and never changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Marker {
+    pub(crate) format: u32,
+    pub(crate) txn: TxnId,
+    pub(crate) write_id: WriteId,
+    pub(crate) decision: Decision,
+    /// Who decided, as it calls itself.
+    pub(crate) by: String,
+    pub(crate) decided_ms: i64,
+    pub(crate) expires_ms: i64,
+}
+
+impl Marker {
+    pub(crate) fn new(
+        txn: TxnId,
+        write_id: WriteId,
+        decision: Decision,
+        by: &str,
+        decided: Timestamp,
+        expires: Timestamp,
+    ) -> Self {
+        let (decided_ms, expires_ms) = (decided.as_millis(), expires.as_millis());
+        Self { format: FORMAT, txn, write_id, decision, by: by.to_owned(), decided_ms, expires_ms }
+    }
+
+    pub(crate) fn expires(&self) -> Timestamp {
+        Timestamp::from_millis(self.expires_ms)
+    }
+}
+
+impl Record for Marker {
+    fn write_id(&self) -> WriteId {
+        self.write_id
+    }
+
+    // Written once.
+    fn revision(&self) -> u64 {
+        1
+    }
+}
+
+/// The ages of one transaction.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ages {
+    begun: Timestamp,
+    agreement: Agreement,
+}
+
+impl Ages {
+    pub(crate) fn of(txn: TxnId, agreement: &Agreement) -> Self {
+        Self { begun: txn.begun(), agreement: *agreement }
+    }
+
+    /// From here on nobody may write a decision any more.
+    pub(crate) fn closes(&self) -> Timestamp {
+        self.begun.plus(self.agreement.max_txn_age)
+    }
+
+    /// From here on no write can land any more that anybody could believe in: what is not there now is forgotten.
+    pub(crate) fn ends(&self) -> Timestamp {
+        self.closes().plus(self.agreement.margin)
+    }
+
+    /// A verdict that is reached from here on comes too late to be believed: somebody else may already have answered
+    /// that there is no decision.
+    pub(crate) fn verdict_by(&self) -> Timestamp {
+        self.ends().minus(self.agreement.max_clock_skew)
+    }
+
+    /// Ids from the future are refused: their age would be wrong.
+    pub(crate) fn has_begun(&self, now: Timestamp) -> bool {
+        self.begun <= now.plus(self.agreement.max_clock_skew)
+    }
+
+    /// Until when a marker that is written now must live.
+    pub(crate) fn expiry(&self, decided: Timestamp) -> Timestamp {
+        self.ends().max(decided.plus(self.agreement.marker_retention))
+    }
+
+    /// A marker that the store received after the end is void, whoever wrote it: its writer was suspended between its
+    /// check and its write, or its clock is slow.
+    pub(crate) fn is_void(&self, modified: Option<Timestamp>) -> bool {
+        modified.is_some_and(|modified| modified > self.ends())
+    }
+}
+
+/// Where the marker of a transaction stands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MarkerSlot(pub(crate) TxnId);
+
+impl MarkerSlot {
+    /// Its entry in the hour in which it expires.
+    pub(crate) fn entry(&self, expires: Timestamp) -> Result<(Name, Bytes)> {
+        let bucket = Bucket::of(expires)?;
+        Ok((index::decision_entry(self.0, bucket), index::decision_entry_body(self.0, expires)))
+    }
+}
+
+impl Slot for MarkerSlot {
+    type Record = Marker;
+
+    fn name(&self) -> Name {
+        index::decision_marker(self.0)
+    }
+
+    fn encode(&self, marker: &Marker) -> Result<Bytes> {
+        let body = serde_json::to_vec(marker);
+        Ok(body.map_err(|error| Error::corrupt("a decision cannot be written down").with_source(error))?.into())
+    }
+
+    fn decode(&self, body: Bytes) -> Result<Marker> {
+        let marker: Marker = serde_json::from_slice(&body).map_err(|error| {
+            let advice = "nothing is decided about it until an operator has looked";
+            Error::corrupt(format!("the decision {} cannot be read; {advice}", self.name())).with_source(error)
+        })?;
+        if marker.txn != self.0 {
+            return Err(Error::corrupt(format!(
+                "the decision {} is that of another transaction, {}: it was copied or restored to the wrong place",
+                self.name(),
+                marker.txn
+            )));
+        }
+        if marker.format > FORMAT {
+            return Err(Error::config(format!(
+                "the decision {} has format {}, this version knows {FORMAT}: use a newer version of leasehold",
+                self.name(),
+                marker.format
+            )));
+        }
+        Ok(marker)
+    }
+}

@@ -1,0 +1,354 @@
+//! Transaction decisions: a write-once register for each transaction.
+//!
+//! Whoever decides first, decides for all: [`decide`](Decisions::decide) creates a marker if there is none, and everybody
+//! reads the same answer from then on. So a participant that waits for a dead coordinator need not wait for ever: it
+//! decides to abort, and either that is the answer, or the coordinator was faster and its answer is.
+//!
+//! # How long an answer can be had
+//! A transaction can be decided for `max_txn_age` after it began (1 h), and a decision can be read for 24 h after it was
+//! made. Later the answer is [`Forgotten`](Answer::Forgotten), which **does not mean aborted**: a participant that was away
+//! for that long must stop and ask somebody who knows.
+
+mod marker;
+mod sweep;
+mod txn;
+
+pub(crate) use marker::{Ages, MarkerSlot};
+pub(crate) use sweep::DecisionSweep;
+pub use txn::TxnId;
+
+use self::marker::Marker;
+use crate::{
+    Error, ErrorKind, Result,
+    clock::Timestamp,
+    store::{
+        Agreement, Backend,
+        cas::{self, Cas, Outcome, Seen},
+    },
+    sweep::Activity,
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    fmt, mem,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+/// How many decisions are remembered. They never change, so none is ever wrong.
+const REMEMBERED: usize = 10_000;
+
+/// What can be decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Decision {
+    /// All of it happens.
+    Commit,
+    /// None of it does.
+    Abort,
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Commit => "commit",
+            Self::Abort => "abort",
+        })
+    }
+}
+
+/// What became of a call to decide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decided {
+    /// This is the decision, whoever made it.
+    Decision(Decision),
+    /// The transaction is too old to be decided, and no decision is known. It does not mean aborted.
+    TooOld,
+}
+
+/// What is known of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Nobody has decided yet.
+    Undecided,
+    /// Committed, for good.
+    Committed,
+    /// Aborted, for good.
+    Aborted,
+    /// There is no decision any more, if there ever was one. It does not mean aborted: stop and ask.
+    Forgotten,
+}
+
+impl From<Decision> for Answer {
+    fn from(decision: Decision) -> Self {
+        match decision {
+            Decision::Commit => Self::Committed,
+            Decision::Abort => Self::Aborted,
+        }
+    }
+}
+
+/// The decisions of a store. Cheap to clone.
+///
+/// ```
+/// use leasehold::{Store, decision::{Answer, Decided, Decision}};
+///
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let store = Store::open("memory://").await?;
+/// let decisions = store.decisions();
+/// let txn = decisions.begin();
+/// assert_eq!(decisions.decision(txn).await?, Answer::Undecided);
+/// assert_eq!(decisions.decide(txn, Decision::Abort).await?, Decided::Decision(Decision::Abort));
+/// // Too late: it is decided.
+/// assert_eq!(decisions.decide(txn, Decision::Commit).await?, Decided::Decision(Decision::Abort));
+/// assert_eq!(decisions.decision(txn).await?, Answer::Aborted);
+/// # Ok::<(), leasehold::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Decisions {
+    shared: Arc<Shared>,
+    by: String,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    backend: Arc<Backend>,
+    agreement: Agreement,
+    patience: Duration,
+    activity: Arc<Activity>,
+    remembered: Mutex<Remembered>,
+}
+
+/// Two generations of what was read, with when it ends.
+#[derive(Debug, Default)]
+struct Remembered {
+    young: BTreeMap<TxnId, (Decision, Timestamp)>,
+    old: BTreeMap<TxnId, (Decision, Timestamp)>,
+}
+
+/// What is in the store for a transaction.
+enum Found {
+    Nothing,
+    Marker(Marker),
+    /// Received too late to count.
+    Void,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        backend: Arc<Backend>,
+        agreement: Agreement,
+        request_timeout: Duration,
+        activity: Arc<Activity>,
+    ) -> Arc<Self> {
+        Arc::new(Self { backend, agreement, patience: 3 * request_timeout, activity, remembered: Mutex::default() })
+    }
+
+    fn recall(&self, txn: TxnId) -> Option<Decision> {
+        let remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let (decision, expires) = remembered.young.get(&txn).or_else(|| remembered.old.get(&txn))?;
+        (self.backend.clock.wall() < *expires).then_some(*decision)
+    }
+
+    fn remember(&self, marker: &Marker) {
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        remembered.young.insert(marker.txn, (marker.decision, marker.expires()));
+        if remembered.young.len() > REMEMBERED / 2 {
+            remembered.old = mem::take(&mut remembered.young);
+        }
+    }
+
+    /// Past by this machine's clock and by the store's: what is deleted must be over for everybody.
+    pub(crate) fn is_past(&self, at: Timestamp) -> bool {
+        self.backend.clock.wall() > at && self.backend.store_time().is_some_and(|store| store > at)
+    }
+
+    /// By whichever clock is later.
+    fn latest(&self) -> Timestamp {
+        let wall = self.backend.clock.wall();
+        self.backend.store_time().map_or(wall, |store| store.max(wall))
+    }
+
+    fn found(&self, txn: TxnId, seen: Option<Seen<Marker>>) -> Found {
+        match seen {
+            None => Found::Nothing,
+            Some(seen) if Ages::of(txn, &self.agreement).is_void(seen.modified()) => Found::Void,
+            Some(seen) => Found::Marker(seen.record().clone()),
+        }
+    }
+
+    async fn read(&self, txn: TxnId) -> Result<Found> {
+        Ok(self.found(txn, cas::read(&self.backend, &MarkerSlot(txn)).await?))
+    }
+}
+
+impl Decisions {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, by: String::new() }
+    }
+
+    /// Says who decides, for people who look.
+    #[must_use]
+    pub fn by(mut self, name: impl Into<String>) -> Self {
+        self.by = name.into();
+        self
+    }
+
+    /// A new transaction, which begins now.
+    pub fn begin(&self) -> TxnId {
+        TxnId::begin(&*self.shared.backend.clock, &*self.shared.backend.generator)
+    }
+
+    fn ages(&self, txn: TxnId) -> Result<Ages> {
+        let ages = Ages::of(txn, &self.shared.agreement);
+        if !ages.has_begun(self.shared.backend.clock.wall()) {
+            return Err(Error::invalid(format!(
+                "{txn} begins at {}, which is in the future: mend the clock of whoever began it",
+                txn.begun()
+            )));
+        }
+        Ok(ages)
+    }
+
+    /// Decides a transaction, unless that was done already: then the answer is what was decided.
+    ///
+    /// An [unknown](crate::ErrorKind::Unknown) outcome is safe to repeat, with the same decision or another one: the
+    /// answer is then whatever is in the store.
+    pub async fn decide(&self, txn: TxnId, decision: Decision) -> Result<Decided> {
+        let shared = &*self.shared;
+        shared.activity.touch(&*shared.backend.clock);
+        let ages = self.ages(txn)?;
+        if let Some(decision) = shared.recall(txn) {
+            return Ok(Decided::Decision(decision));
+        }
+        let give_up = shared.backend.clock.monotonic().plus(shared.patience);
+        let mut swap = Cas::new(Arc::clone(&shared.backend), MarkerSlot(txn), None);
+        let mut filed = None;
+        let (mut tried, mut retries) = (false, 0);
+        loop {
+            shared.backend.trust_clock(&shared.agreement).await?;
+            let now = shared.latest();
+            if now >= ages.closes() {
+                // From now on only what is there counts.
+                return match shared.read(txn).await? {
+                    Found::Marker(marker) => Ok(self.answered(&marker)),
+                    Found::Nothing if tried => {
+                        Err(Error::unknown(format!("whether {txn} was decided is not known: ask for the decision")))
+                    }
+                    Found::Nothing | Found::Void => Ok(Decided::TooOld),
+                };
+            }
+            let decided = shared.backend.clock.wall();
+            let expires = ages.expiry(decided);
+            let attempt = async {
+                let (name, body) = MarkerSlot(txn).entry(expires)?;
+                if filed.as_ref() != Some(&name) {
+                    shared.backend.put_hint(&name, body).await?;
+                    filed = Some(name);
+                }
+                // The entry may have taken its time.
+                if shared.latest() >= ages.closes() {
+                    return Err(Error::unavailable(format!("{txn} became too old while it was being decided")));
+                }
+                let build = |_: Option<&Marker>, stamp: cas::Stamp| {
+                    Marker::new(txn, stamp.write_id, decision, &self.by, decided, expires)
+                };
+                tried = true;
+                Ok(swap.attempt((), build).await)
+            };
+            let error = match attempt.await {
+                Ok(Outcome::Won(seen, ())) => {
+                    // Verdicts by Ok and by read-back alike: whoever was suspended meanwhile must not believe in them.
+                    if shared.latest() >= ages.verdict_by() || ages.is_void(seen.modified()) {
+                        return Err(Error::unknown(format!(
+                            "whether {txn} was decided in time is not known: ask for the decision"
+                        )));
+                    }
+                    shared.backend.counters.decisions_made(1);
+                    return Ok(self.answered(seen.record()));
+                }
+                Ok(Outcome::Lost(seen)) => match shared.found(txn, seen) {
+                    Found::Marker(marker) => return Ok(self.answered(&marker)),
+                    Found::Void => return Ok(Decided::TooOld),
+                    Found::Nothing => Error::unavailable(format!("the decision on {txn} was removed just now")),
+                },
+                Ok(Outcome::Unknown(error)) | Err(error) => error,
+            };
+            if !error.is_retryable() || shared.backend.clock.monotonic() >= give_up {
+                return Err(match error.kind() {
+                    ErrorKind::Unavailable => {
+                        Error::unknown(format!("whether {txn} was decided is not known: {error}"))
+                    }
+                    _ => error,
+                });
+            }
+            shared.backend.pause(retries).await;
+            retries += 1;
+        }
+    }
+
+    fn answered(&self, marker: &Marker) -> Decided {
+        self.shared.remember(marker);
+        Decided::Decision(marker.decision)
+    }
+
+    /// What was decided. A decision whose time is over is deleted on the way.
+    pub async fn decision(&self, txn: TxnId) -> Result<Answer> {
+        let shared = &*self.shared;
+        shared.activity.touch(&*shared.backend.clock);
+        let ages = self.ages(txn)?;
+        if let Some(decision) = shared.recall(txn) {
+            return Ok(decision.into());
+        }
+        match shared.read(txn).await? {
+            Found::Marker(marker)
+                if shared.is_past(marker.expires()) && shared.backend.believe(&shared.agreement, shared.backend.clock.wall()).is_ok() =>
+            {
+                // Over for everybody, whether or not it can be deleted.
+                if let Err(error) = self.delete(txn).await {
+                    tracing::warn!(%txn, %error, "a decision whose time is over could not be deleted");
+                }
+                Ok(Answer::Forgotten)
+            }
+            Found::Marker(marker) => {
+                shared.remember(&marker);
+                Ok(marker.decision.into())
+            }
+            Found::Void => Ok(Answer::Forgotten),
+            Found::Nothing if shared.backend.clock.wall() > ages.ends() => Ok(Answer::Forgotten),
+            Found::Nothing => Ok(Answer::Undecided),
+        }
+    }
+
+    /// Forgets a decision before its time: for a coordinator that knows that everybody has applied it.
+    ///
+    /// Refused while somebody could still decide otherwise.
+    pub async fn forget(&self, txn: TxnId) -> Result<()> {
+        let shared = &*self.shared;
+        shared.activity.touch(&*shared.backend.clock);
+        let ages = self.ages(txn)?;
+        shared.backend.trust_clock(&shared.agreement).await?;
+        if !shared.is_past(ages.ends()) {
+            return Err(Error::invalid(format!(
+                "{txn} can be forgotten after {} only: until then somebody may still decide it",
+                ages.ends()
+            )));
+        }
+        self.delete(txn).await
+    }
+
+    async fn delete(&self, txn: TxnId) -> Result<()> {
+        let name = cas::Slot::name(&MarkerSlot(txn));
+        let deleted = self.shared.backend.delete(std::slice::from_ref(&name)).await;
+        if deleted.gone.contains(&name) {
+            self.shared.backend.counters.markers_deleted_by_operation(1);
+            let mut remembered = self.shared.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+            remembered.young.remove(&txn);
+            remembered.old.remove(&txn);
+            return Ok(());
+        }
+        Err(deleted.error.unwrap_or_else(|| Error::unavailable(format!("the decision on {txn} could not be deleted"))))
+    }
+}

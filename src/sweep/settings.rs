@@ -1,0 +1,125 @@
+//! How the sweeper is tuned.
+
+use crate::{Error, Result, settings::text};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// How the idle sweeper works.
+///
+/// The defaults, as they would stand in a configuration file:
+///
+/// ```toml
+/// idle_grace = "5m"
+/// op_delay = "100ms"
+/// max_ops_per_run = 250
+/// max_runtime_per_run = "30s"
+/// tick = "30s"
+/// hour_grace = "15m"
+/// starvation_after = "1h"
+/// trickle_ops = 5
+/// page_size = 250
+/// rest_spread = "30m"
+/// cluster_singleton = false
+/// ```
+///
+/// **A small bucket** needs none of this changed. **A large one**, with more than about 30,000 keys and hours a day left
+/// behind, needs more ops in a run (`max_ops_per_run = 5000`, `max_runtime_per_run = "10m"`, `op_delay = "20ms"`) and one
+/// sweeper for the whole cluster (`cluster_singleton = true`). **One that throttles** is left alone by itself: the sweeper
+/// slows down when it is asked to; a longer `op_delay` spares it the asking.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct SweepSettings {
+    /// How long nobody must have asked for anything before a run begins.
+    #[serde(with = "text")]
+    pub idle_grace: Duration,
+    /// How long to wait between two entries, at the least.
+    #[serde(with = "text")]
+    pub op_delay: Duration,
+    /// How many entries a run looks at, at the most.
+    pub max_ops_per_run: u32,
+    /// How long a run takes, at the most.
+    #[serde(with = "text")]
+    pub max_runtime_per_run: Duration,
+    /// How often to see whether it is time for a run.
+    #[serde(with = "text")]
+    pub tick: Duration,
+    /// How long an hour must have ended before its entries are looked at: longer than twice the skew and a minute and the
+    /// longest write.
+    #[serde(with = "text")]
+    pub hour_grace: Duration,
+    /// After how long without an idle moment a few entries are swept all the same; zero switches that off.
+    #[serde(with = "text")]
+    pub starvation_after: Duration,
+    /// How many entries a minute that is.
+    pub trickle_ops: u32,
+    /// How many entries are listed at once, up to 1,000.
+    pub page_size: usize,
+    /// How far the sweepers of a fleet spread out after an hour has ended, so that they do not all wake at once.
+    #[serde(with = "text")]
+    pub rest_spread: Duration,
+    /// Whether only one process of a cluster sweeps at a time. Saves requests; nothing depends on it.
+    pub cluster_singleton: bool,
+}
+
+impl Default for SweepSettings {
+    fn default() -> Self {
+        Self {
+            idle_grace: Duration::from_secs(300),
+            op_delay: Duration::from_millis(100),
+            max_ops_per_run: 250,
+            max_runtime_per_run: Duration::from_secs(30),
+            tick: Duration::from_secs(30),
+            hour_grace: Duration::from_secs(900),
+            starvation_after: Duration::from_secs(3600),
+            trickle_ops: 5,
+            page_size: 250,
+            rest_spread: Duration::from_secs(1800),
+            cluster_singleton: false,
+        }
+    }
+}
+
+impl SweepSettings {
+    pub(crate) fn validate(&self, least_hour_grace: Duration) -> Result<()> {
+        if self.hour_grace <= least_hour_grace {
+            return Err(Error::config(format!(
+                "hour_grace is {:?}: it must be longer than {least_hour_grace:?}, twice the skew and a minute, and the longest write",
+                self.hour_grace
+            )));
+        }
+        if self.tick.is_zero() || self.max_ops_per_run == 0 || self.max_runtime_per_run.is_zero() {
+            return Err(Error::config("tick, max_ops_per_run and max_runtime_per_run must be more than nothing"));
+        }
+        if !(1..=1000).contains(&self.page_size) {
+            return Err(Error::config(format!("page_size is {}: 1 to 1000 are allowed", self.page_size)));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_sample_is_the_default() {
+        let sample: Vec<&str> = include_str!("settings.rs")
+            .lines()
+            .skip_while(|line| !line.contains("```toml"))
+            .skip(1)
+            .take_while(|line| !line.contains("```"))
+            .map(|line| line.trim_start_matches("/// "))
+            .collect();
+        let parsed: SweepSettings = toml::from_str(&sample.join("\n")).unwrap();
+        assert_eq!(parsed, SweepSettings::default());
+        assert_eq!(sample.len(), 11, "every setting is in the sample");
+    }
+
+    #[test]
+    fn a_grace_that_a_late_write_could_outlive_is_refused() {
+        let settings = SweepSettings { hour_grace: Duration::from_secs(182), ..SweepSettings::default() };
+        assert!(settings.validate(Duration::from_secs(182)).is_err());
+        assert!(settings.validate(Duration::from_secs(181)).is_ok());
+    }
+}

@@ -1,0 +1,802 @@
+//! Never early: however the clocks run, stop, step and differ, a lease is believed in by one process at most, and a
+//! fence never goes back.
+
+use crate::{
+    common::{key, noon, request, s3},
+    processes::{MILLI, SKEW, TTL, World, granted, held, lost, moving, pass, record_name, renewed, settle, start},
+};
+use leasehold::{
+    Bucket, ErrorKind, Settings, Ttl,
+    clock::{Clock, Timestamp},
+    lease::{Acquired, Locked, Request},
+    store::Probing,
+    testkit::{Answer, Fault, Op, Rule, S3Server, TestClock},
+};
+use std::{sync::Arc, time::Duration};
+
+const HOUR: i64 = 3_600_000;
+
+const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+// Whose turn it is, to the millisecond.
+
+#[tokio::test]
+async fn a_lease_is_taken_over_only_when_the_clock_has_passed_its_expiry_by_more_than_the_skew() {
+    let world = World::new();
+    let (holder, other) = (world.process().await, world.process().await);
+    let first = granted(holder.leases.acquire(&key("a"), &request()).await);
+    world.clock.advance(TTL + SKEW);
+    let by = held(other.leases.acquire(&key("a"), &request()).await);
+    assert_eq!(by.retry_after, MILLI, "the last millisecond is told");
+    world.clock.advance(MILLI);
+    let second = granted(other.leases.acquire(&key("a"), &request()).await);
+    assert!(second.fence() > first.fence());
+}
+
+#[tokio::test]
+async fn a_lease_is_over_for_its_holder_in_the_very_millisecond_of_its_expiry() {
+    let world = World::new();
+    let process = world.process().await;
+    let grant = granted(process.leases.acquire(&key("a"), &request()).await);
+    world.clock.advance(TTL - MILLI);
+    assert!(grant.is_valid());
+    assert_eq!(grant.time_left(), MILLI);
+    world.clock.advance(MILLI);
+    assert!(!grant.is_valid());
+    assert_eq!(grant.time_left(), Duration::ZERO);
+}
+
+#[tokio::test]
+async fn nobody_clears_a_lease_by_looking_at_it_before_others_may_take_it() {
+    let world = World::new();
+    let (holder, other) = (world.process().await, world.process().await);
+    granted(holder.leases.acquire(&key("a"), &request()).await);
+    world.clock.advance(TTL + SKEW);
+    let before = world.record("a");
+    assert!(other.leases.get(&key("a")).await.unwrap().holder.is_some());
+    assert_eq!(world.record("a"), before);
+    world.clock.advance(MILLI);
+    assert!(other.leases.get(&key("a")).await.unwrap().holder.is_none());
+    assert_ne!(world.record("a"), before, "cleared on the way");
+}
+
+#[tokio::test]
+async fn two_clocks_that_differ_by_the_skew_never_make_two_holders() {
+    // The holder's clock is slow, the other's is fast, and they are as far apart as they may be.
+    for ahead in [1000, -1000] {
+        let world = World::new();
+        let (holder, other) = (world.process().await, world.process_off_by(ahead).await);
+        let first = granted(holder.leases.acquire(&key("a"), &request()).await);
+        for _ in 0..40_000 {
+            match other.leases.acquire(&key("a"), &request()).await.unwrap() {
+                Acquired::Granted(second) => {
+                    assert!(!first.is_valid(), "two of them believe in it");
+                    assert!(second.fence() > first.fence());
+                    break;
+                }
+                Acquired::Held(held) => {
+                    let wait = held.retry_after.clamp(MILLI, secs(1));
+                    [&holder.clock, &other.clock].iter().for_each(|clock| clock.advance(wait));
+                }
+            }
+        }
+        assert!(!first.is_valid(), "it is never had");
+    }
+}
+
+#[tokio::test]
+async fn belief_ends_by_the_monotonic_clock_when_the_wall_clock_was_set_back() {
+    let world = World::new();
+    let process = world.process().await;
+    let grant = granted(process.leases.acquire(&key("a"), &request()).await);
+    world.clock.step_wall(-HOUR);
+    world.clock.advance(TTL - MILLI);
+    assert!(grant.is_valid());
+    world.clock.advance(MILLI);
+    assert!(!grant.is_valid());
+    lost(process.leases.renew(&grant).await);
+}
+
+#[tokio::test]
+async fn belief_ends_by_the_wall_clock_when_that_was_set_forward() {
+    let world = World::new();
+    let process = world.process().await;
+    let grant = granted(process.leases.acquire(&key("a"), &request()).await);
+    world.clock.step_wall(29_999);
+    assert!(grant.is_valid());
+    world.clock.step_wall(1);
+    assert!(!grant.is_valid());
+    lost(process.leases.renew(&grant).await);
+}
+
+#[tokio::test]
+async fn a_guard_says_so_itself_as_soon_as_time_is_up() {
+    let world = World::new();
+    let process = world.process().await;
+    let Locked::Granted(guard) = process.leases.lock(&key("a"), &request(), Duration::ZERO).await.unwrap() else {
+        panic!("held")
+    };
+    settle().await;
+    world.objects.faults().script(Rule::always(Op::Put, Fault::Refuse(Answer::Hang)));
+    world.clock.advance(TTL - MILLI);
+    assert!(guard.is_valid());
+    world.clock.advance(MILLI);
+    assert!(!guard.is_valid());
+    moving(&[&world.clock], MILLI, guard.lost()).await;
+}
+
+// Renewing.
+
+#[tokio::test]
+async fn an_expiry_never_moves_back_and_belief_moves_no_further_than_it_did() {
+    let world = World::new();
+    let process = world.process().await;
+    let first = granted(process.leases.acquire(&key("a"), &request()).await);
+    world.clock.advance(secs(20));
+    world.clock.step_wall(-HOUR);
+    let second = renewed(process.leases.renew(&first).await);
+    assert_eq!(second.expires_at(), first.expires_at());
+    assert_eq!(second.time_left(), secs(10), "the expiry did not move, and neither does belief");
+    world.clock.advance(secs(10));
+    assert!(!second.is_valid());
+}
+
+#[tokio::test]
+async fn a_small_step_back_moves_belief_by_as_much_as_the_expiry() {
+    let world = World::new();
+    let process = world.process().await;
+    let first = granted(process.leases.acquire(&key("a"), &request()).await);
+    world.clock.advance(secs(20));
+    world.clock.step_wall(-5000);
+    let second = renewed(process.leases.renew(&first).await);
+    assert_eq!(second.expires_at(), first.expires_at().plus(secs(15)));
+    assert_eq!(second.time_left(), secs(25));
+    // Others go by the expiry alone: nobody has it before belief has ended.
+    let other = world.process_off_by(5000).await;
+    assert_eq!(held(other.leases.acquire(&key("a"), &request()).await).retry_after, secs(25) + SKEW + MILLI);
+}
+
+#[tokio::test]
+async fn renewing_by_the_id_alone_moves_belief_no_further_than_the_expiry_either() {
+    let world = World::new();
+    let process = world.process().await;
+    let first = granted(process.leases.acquire(&key("a"), &request()).await);
+    world.clock.advance(secs(20));
+    world.clock.step_wall(-30_000);
+    let second = renewed(process.leases.renew_by_id(&key("a"), first.lease_id(), None).await);
+    assert_eq!(second.expires_at(), first.expires_at());
+    assert_eq!(second.time_left(), secs(10), "others may have it when it was to expire");
+}
+
+#[tokio::test]
+async fn a_repeated_request_moves_belief_no_further_than_the_expiry_either() {
+    let world = World::new();
+    let process = world.process().await;
+    let asked = request().request_id("job-7").unwrap();
+    let first = granted(process.leases.acquire(&key("a"), &asked).await);
+    world.clock.advance(secs(20));
+    world.clock.step_wall(-30_000);
+    let second = granted(process.leases.acquire(&key("a"), &asked).await);
+    assert_eq!((second.lease_id(), second.expires_at()), (first.lease_id(), first.expires_at()));
+    assert_eq!(second.time_left(), secs(10), "others may have it when it was to expire");
+}
+
+#[tokio::test]
+async fn a_request_that_was_repeated_elsewhere_can_be_repeated_here_for_as_long_as_it_lives() {
+    let world = World::new();
+    let (process, other) = (world.process().await, world.process().await);
+    let asked = request().request_id("job-7").unwrap();
+    let first = granted(process.leases.acquire(&key("a"), &asked).await);
+    world.clock.advance(secs(20));
+    let second = granted(other.leases.acquire(&key("a"), &asked).await);
+    world.clock.advance(secs(20));
+    assert!(!first.is_valid() && second.is_valid());
+    let third = granted(process.leases.acquire(&key("a"), &asked).await);
+    assert_eq!((third.lease_id(), third.time_left()), (first.lease_id(), TTL));
+}
+
+#[tokio::test]
+async fn renewing_a_lease_that_has_ended_is_lost_even_if_nobody_took_it() {
+    let world = World::new();
+    let process = world.process().await;
+    let grant = granted(process.leases.acquire(&key("a"), &request()).await);
+    world.clock.advance(TTL);
+    let before = world.record("a");
+    let loss = lost(process.leases.renew(&grant).await);
+    assert_eq!((loss.taken_by, loss.fence), (None, Some(grant.fence())));
+    lost(process.leases.renew_by_id(&key("a"), grant.lease_id(), None).await);
+    assert_eq!(world.record("a"), before, "nothing is written");
+}
+
+#[tokio::test]
+async fn a_lease_can_be_renewed_in_its_last_millisecond() {
+    let world = World::new();
+    let process = world.process().await;
+    let grant = granted(process.leases.acquire(&key("a"), &request()).await);
+    world.clock.advance(TTL - MILLI);
+    let again = renewed(process.leases.renew(&grant).await);
+    assert_eq!((again.fence(), again.time_left()), (grant.fence(), TTL));
+}
+
+#[tokio::test]
+async fn a_renewal_says_who_has_it_now() {
+    let world = World::new();
+    let (process, other) = (world.process().await, world.process().await);
+    let first = granted(process.leases.acquire(&key("a"), &request()).await);
+    world.clock.advance(TTL + SKEW + MILLI);
+    let second = granted(other.leases.acquire(&key("a"), &request().owner("other").unwrap()).await);
+    let loss = lost(process.leases.renew(&first).await);
+    assert_eq!(loss.taken_by.map(|holder| holder.owner), Some("other".to_owned()));
+    assert_eq!(loss.fence, Some(second.fence()));
+}
+
+#[tokio::test]
+async fn a_renewal_whose_answer_comes_after_its_time_is_lost() {
+    let world = World::new();
+    let process = world.process().await;
+    let short = Request::new(secs(2)).unwrap();
+    let grant = granted(process.leases.acquire(&key("a"), &short).await);
+    // The write lands at once; reading back what became of it takes longer than the lease lasts.
+    world.objects.faults().script(Rule::once(Op::Put, Fault::Lose(Answer::Drop)).on("/meta/"));
+    world.objects.faults().script(Rule::once(Op::Get, Fault::Delay(secs(4))).on("/meta/"));
+    let clock = world.clock.clone();
+    lost(moving(&[&clock], Duration::from_millis(100), process.leases.renew(&grant)).await);
+}
+
+#[tokio::test]
+async fn renewing_across_hours_leaves_two_entries_at_most() {
+    let world = World::new();
+    let process = world.process().await;
+    let mut grant = granted(process.leases.acquire(&key("a"), &request()).await);
+    let mut hours = Vec::new();
+    for _ in 0..3 * 360 {
+        world.clock.advance(secs(10));
+        grant = renewed(process.leases.renew(&grant).await);
+        let hour = Bucket::of(grant.expires_at()).unwrap().to_string();
+        let entries = world.entries("a");
+        assert!(entries.contains(&hour), "{hour} is not in {entries:?}");
+        hours.push(hour);
+    }
+    hours.dedup();
+    // One for each hour that it was in. Those of past hours are the sweeper's; none is written twice.
+    assert_eq!(world.entries("a"), hours);
+    let now = Bucket::of(world.clock.wall()).unwrap().to_string();
+    assert!(world.entries("a").iter().filter(|hour| **hour >= now).count() <= 2);
+}
+
+// Clocks that are wrong.
+
+#[tokio::test]
+async fn a_clock_set_forward_by_an_hour_grants_nothing_and_what_is_held_goes_on() {
+    let server_clock = TestClock::at(noon());
+    let server = S3Server::start(Arc::new(server_clock.clone())).await.unwrap();
+    let clock = TestClock::at(noon());
+    let store = s3(&server, &clock).probing(Probing::Never).open().await.unwrap();
+    let other = s3(&server, &server_clock).probing(Probing::Never).open().await.unwrap();
+    let (leases, others) = (store.leases("default").unwrap(), other.leases("default").unwrap());
+    let theirs = granted(others.acquire(&key("theirs"), &request()).await);
+    let long = Request::new(secs(3600)).unwrap();
+    let mine = granted(leases.acquire(&key("mine"), &long).await);
+
+    clock.step_wall(HOUR - 60_000);
+    for name in ["theirs", "free"] {
+        let error = leases.acquire(&key(name), &request()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Clock, "{error}");
+        assert!(error.to_string().contains("nothing is granted until the clock is mended"), "{error}");
+        assert!(!error.is_retryable());
+        let error = leases.acquire_within(&key(name), &request(), secs(60)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Clock, "{error}");
+    }
+    assert!(store.skew().unwrap() > secs(3500));
+    // Reading does not clear what only looks ended from here; renewing and releasing go on.
+    assert!(leases.get(&key("theirs")).await.is_ok());
+    assert!(others.peek(&key("theirs")).await.unwrap().holder.is_some(), "cleared by a wrong clock");
+    renewed(others.renew(&theirs).await);
+    let mine = renewed(leases.renew(&mine).await);
+    leases.release(&mine).await.unwrap();
+    assert!(others.peek(&key("mine")).await.unwrap().holder.is_none());
+
+    clock.step_wall(60_000 - HOUR);
+    granted(leases.acquire(&key("free"), &request()).await);
+}
+
+#[tokio::test]
+async fn a_process_that_differs_from_the_store_by_two_minutes_grants_nothing() {
+    for millis in [120_000, -120_000] {
+        let world = World::new();
+        let clock = TestClock::at(Timestamp::from_millis(noon().as_millis() + millis));
+        let process = world.process_that_asks_the_time(&clock).await;
+        let error = process.leases.acquire(&key("a"), &request()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Clock, "{error}");
+        assert!(!world.objects.names().iter().any(|name| name.contains("/meta/")));
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_was_not_probed_asks_the_store_for_its_time_before_its_first_grant() {
+    let world = World::new();
+    world.process().await;
+    let clock = TestClock::at(Timestamp::from_millis(noon().as_millis() + 120_000));
+    let store = leasehold::Store::builder()
+        .object_store(Arc::new(world.objects.clone()))
+        .probing(Probing::Never)
+        .clock(Arc::new(clock.clone()))
+        .open()
+        .await
+        .unwrap();
+    let error = store.leases("default").unwrap().acquire(&key("a"), &request()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Clock, "{error}");
+}
+
+#[tokio::test]
+async fn the_bound_is_the_skew_and_a_minute_to_the_millisecond() {
+    for (millis, granted) in [(61_000, true), (61_001, false), (-61_000, true), (-61_001, false)] {
+        let world = World::new();
+        let clock = TestClock::at(Timestamp::from_millis(noon().as_millis() + millis));
+        let process = world.process_that_asks_the_time(&clock).await;
+        assert_eq!(process.leases.acquire(&key("a"), &request()).await.is_ok(), granted, "{millis}");
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_while_an_acquire_waits_for_its_turn_takes_nothing_over() {
+    let world = World::new();
+    let clock = TestClock::at(noon());
+    let process = world.process_that_asks_the_time(&clock).await;
+    let other = world.process().await;
+    let theirs = granted(other.leases.acquire(&key("a"), &request()).await);
+    // Another operation of this process has the key; the clock is set while the second one stands behind it.
+    world.objects.faults().script(Rule::once(Op::Get, Fault::Delay(secs(1))).on("/meta/"));
+    let (leases, again) = (process.leases.clone(), process.leases.clone());
+    let mut reading = Box::pin(async move { leases.get(&key("a")).await });
+    start(&mut reading).await;
+    let mut acquiring = Box::pin(async move { again.acquire(&key("a"), &request()).await });
+    start(&mut acquiring).await;
+    clock.step_wall(HOUR);
+    world.clock.advance(secs(1));
+    reading.await.unwrap();
+    let outcome = acquiring.await;
+    assert!(!matches!(outcome, Ok(Acquired::Granted(_))), "{outcome:?} while the other's is good until {theirs:?}");
+    assert_eq!(world.holder("a").await.map(|holder| holder.fence), Some(theirs.fence()));
+}
+
+#[tokio::test]
+async fn a_machine_that_slept_asks_the_store_for_the_time_before_it_refuses_to_grant() {
+    let server_clock = TestClock::at(noon());
+    let server = S3Server::start(Arc::new(server_clock.clone())).await.unwrap();
+    let clock = TestClock::at(noon());
+    let store = s3(&server, &clock).probing(Probing::Never).open().await.unwrap();
+    let leases = store.leases("default").unwrap();
+    granted(leases.acquire(&key("a"), &request()).await);
+    // The monotonic clock does not count it, so what is known of the store's time is two hours old.
+    clock.suspend(secs(7200));
+    server_clock.advance(secs(7200));
+    granted(leases.acquire(&key("a"), &request()).await);
+}
+
+#[tokio::test]
+async fn after_a_suspended_host_wakes_its_lease_is_not_valid_and_a_renewal_is_lost() {
+    let world = World::new();
+    let (process, other) = (world.process_off_by(0).await, world.process().await);
+    let Locked::Granted(guard) = process.leases.lock(&key("a"), &request(), Duration::ZERO).await.unwrap() else {
+        panic!("held")
+    };
+    settle().await;
+    let asleep = TTL + SKEW + MILLI;
+    process.clock.suspend(asleep);
+    world.clock.advance(asleep);
+    let theirs = granted(other.leases.acquire(&key("a"), &request()).await);
+    assert!(!guard.is_valid(), "before anybody has told it");
+    let loss = lost(process.leases.renew(&guard.grant()).await);
+    assert_eq!(loss.fence, Some(theirs.fence()));
+    moving(&[&process.clock], secs(1), guard.lost()).await;
+    assert_eq!(world.holder("a").await.map(|holder| holder.lease_id), Some(theirs.lease_id()));
+}
+
+#[tokio::test]
+async fn a_guard_that_is_dropped_after_a_suspension_does_not_free_the_next_holders_lease() {
+    let world = World::new();
+    let (process, other) = (world.process_off_by(0).await, world.process().await);
+    let grant = granted(process.leases.acquire(&key("a"), &request()).await);
+    let guard = process.leases.guard(grant, None);
+    process.clock.suspend(secs(60));
+    world.clock.advance(secs(60));
+    let theirs = granted(other.leases.acquire(&key("a"), &request()).await);
+    guard.release().await.unwrap();
+    settle().await;
+    assert_eq!(world.holder("a").await.map(|holder| holder.lease_id), Some(theirs.lease_id()));
+}
+
+#[tokio::test]
+async fn all_clocks_stepping_together_end_a_lease_for_its_holder_before_anybody_has_it() {
+    let world = World::new();
+    let (process, other) = (world.process().await, world.process().await);
+    let first = granted(process.leases.acquire(&key("a"), &request()).await);
+    world.clock.step_wall(i64::try_from((TTL + SKEW + MILLI).as_millis()).unwrap());
+    assert!(!first.is_valid());
+    lost(process.leases.renew(&first).await);
+    let second = granted(other.leases.acquire(&key("a"), &request()).await);
+    // And back: nobody is believed earlier for it, and the fence goes on rising.
+    world.clock.step_wall(-HOUR);
+    held(process.leases.acquire(&key("a"), &request()).await);
+    other.leases.release(&second).await.unwrap();
+    let third = granted(process.leases.acquire(&key("a"), &request()).await);
+    assert!(first.fence() < second.fence() && second.fence() < third.fence());
+}
+
+// Stalls between reading the clocks and the end of the request.
+
+#[tokio::test]
+async fn a_stall_before_the_record_is_written_writes_no_lease_that_is_over() {
+    let world = World::new();
+    let process = world.process().await;
+    let short = Request::new(secs(2)).unwrap().new_key();
+    world.objects.faults().script(Rule::once(Op::Put, Fault::Delay(secs(4))).on(".lease-index"));
+    let watch = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = Arc::clone(&watch);
+    world.objects.set_observer(Box::new(move |change| {
+        if change.name.contains("/meta/") {
+            seen.lock().unwrap().push(change.at);
+        }
+    }));
+    let clock = world.clock.clone();
+    let grant = granted(moving(&[&clock], MILLI * 50, process.leases.acquire(&key("a"), &short)).await);
+    // It was tried again with readings of its own.
+    assert_eq!(watch.lock().unwrap().len(), 1);
+    assert!(grant.is_valid());
+    assert!(grant.expires_at() >= noon().plus(secs(6)), "{grant:?}");
+}
+
+#[tokio::test]
+async fn a_stall_by_the_wall_clock_alone_is_one_too() {
+    let world = World::new();
+    let process = world.process().await;
+    world.objects.faults().script(Rule::once(Op::Put, Fault::Delay(secs(1))).on(".lease-index"));
+    let leases = process.leases.clone();
+    let mut acquiring = Box::pin(async move { leases.acquire(&key("a"), &request().new_key()).await });
+    start(&mut acquiring).await;
+    world.clock.suspend(secs(31));
+    world.clock.advance(secs(1));
+    let grant = granted(acquiring.await);
+    assert_eq!(grant.expires_at(), noon().plus(secs(32) + TTL), "counted from after the stall");
+    assert!(grant.is_valid());
+}
+
+#[tokio::test]
+async fn a_grant_whose_answer_comes_after_its_time_is_not_returned() {
+    let world = World::new();
+    let process = world.process().await;
+    let short = Request::new(secs(2)).unwrap().new_key();
+    world.objects.faults().script(Rule::once(Op::Put, Fault::Lose(Answer::Drop)).on("/meta/"));
+    world.objects.faults().script(Rule::once(Op::Get, Fault::Delay(secs(4))).on("/meta/"));
+    let clock = world.clock.clone();
+    let error = moving(&[&clock], MILLI * 100, process.leases.acquire(&key("a"), &short)).await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert!(error.to_string().contains("too late"), "{error}");
+    world.clock.advance(SKEW + MILLI);
+    granted(process.leases.acquire(&key("a"), &short).await);
+}
+
+#[tokio::test]
+async fn a_grant_that_the_process_slept_through_is_not_returned() {
+    let world = World::new();
+    let process = world.process().await;
+    world.objects.faults().script(Rule::once(Op::Put, Fault::Delay(secs(1))).on("/meta/"));
+    let leases = process.leases.clone();
+    let mut acquiring = Box::pin(async move { leases.acquire(&key("a"), &request().new_key()).await });
+    start(&mut acquiring).await;
+    world.clock.suspend(secs(60));
+    world.clock.advance(secs(1));
+    let error = acquiring.await.unwrap_err();
+    assert!(error.to_string().contains("too late"), "{error}");
+}
+
+#[tokio::test]
+async fn a_hand_over_that_took_longer_than_the_lease_is_no_grant() {
+    let world = World::new();
+    let (process, other) = (world.process().await, world.process().await);
+    let first = granted(other.leases.acquire(&key("a"), &request()).await);
+    // The release has the key and reads; the waiter comes and stands behind it.
+    let faults = world.objects.faults();
+    faults.script(Rule::once(Op::Get, Fault::Delay(secs(1))).on("/meta/"));
+    faults.script(Rule::once(Op::Put, Fault::Lose(Answer::Drop)).on("/meta/"));
+    faults.script(Rule::once(Op::Get, Fault::Delay(secs(4))).on("/meta/"));
+    let id = first.lease_id();
+    let leases = process.leases.clone();
+    let releasing = tokio::spawn(async move { leases.release_by_id(&key("a"), id).await });
+    settle().await;
+    let leases = process.leases.clone();
+    let waiting = tokio::spawn(async move {
+        let short = Request::new(secs(2)).unwrap();
+        leases.acquire_within(&key("a"), &short, secs(60)).await
+    });
+    settle().await;
+    let grant = granted(moving(&[&world.clock], MILLI * 100, waiting).await.unwrap());
+    assert!(grant.is_valid(), "handed over after its time: {grant:?}");
+    releasing.await.unwrap().unwrap();
+}
+
+// An expiry that cannot be.
+
+#[tokio::test]
+async fn a_lease_from_a_clock_a_day_ahead_is_taken_over_by_a_waiter_that_saw_it_do_nothing() {
+    let world = World::new();
+    let process = world.process().await;
+    let broken = world.process_off_by(24 * HOUR).await;
+    let theirs = granted(broken.leases.acquire(&key("a"), &request()).await);
+    held(process.leases.acquire(&key("a"), &request()).await);
+    let started = world.clock.monotonic();
+    let wait = async { process.leases.acquire_within(&key("a"), &request(), secs(120)).await };
+    let mine = granted(moving(&[&world.clock, &broken.clock], MILLI * 10, wait).await);
+    let took = world.clock.monotonic().since(started);
+    assert!(took >= TTL + SKEW, "after {took:?}");
+    assert!(took <= TTL + SKEW + secs(4), "after {took:?}");
+    assert!(!theirs.is_valid());
+    assert!(mine.fence() > theirs.fence());
+    assert_eq!(mine.expires_at(), world.clock.wall().plus(TTL));
+    world.assert_indexed("a").await;
+}
+
+#[tokio::test]
+async fn a_lease_from_a_clock_a_day_ahead_is_left_alone_while_it_is_renewed() {
+    let world = World::new();
+    let process = world.process().await;
+    let broken = world.process_off_by(24 * HOUR).await;
+    let mut theirs = granted(broken.leases.acquire(&key("a"), &request()).await);
+    let leases = process.leases.clone();
+    let waiting = tokio::spawn(async move { leases.acquire_within(&key("a"), &request(), secs(600)).await });
+    for _ in 0..10 {
+        pass(&[&world.clock, &broken.clock], TTL - secs(1), MILLI * 500).await;
+        assert!(!waiting.is_finished());
+        theirs = renewed(broken.leases.renew(&theirs).await);
+    }
+    let mine = granted(moving(&[&world.clock, &broken.clock], MILLI * 500, waiting).await.unwrap());
+    assert!(!theirs.is_valid());
+    assert!(mine.fence() > theirs.fence());
+}
+
+#[tokio::test]
+async fn a_clock_that_was_a_day_ahead_and_is_mended_does_not_lengthen_its_holders_belief() {
+    let world = World::new();
+    let broken = world.process_off_by(24 * HOUR).await;
+    let first = granted(broken.leases.acquire(&key("a"), &request()).await);
+    broken.clock.advance(secs(20));
+    broken.clock.step_wall(-24 * HOUR);
+    let second = renewed(broken.leases.renew(&first).await);
+    assert_eq!(second.expires_at(), first.expires_at());
+    assert_eq!(second.time_left(), secs(10));
+    broken.clock.advance(secs(10));
+    lost(broken.leases.renew(&second).await);
+}
+
+#[tokio::test]
+async fn an_expiry_that_some_clock_could_have_written_is_waited_for() {
+    // The longest lease, from a clock that is ahead by just the skew: not impossible, so nobody is to take it earlier.
+    let world = World::new();
+    let process = world.process().await;
+    let other = world.process_off_by(1000).await;
+    let theirs = granted(other.leases.acquire(&key("a"), &Request::new(secs(3600)).unwrap()).await);
+    let wait = async { process.leases.acquire_within(&key("a"), &request(), secs(7200)).await };
+    let mine = granted(moving(&[&world.clock, &other.clock], secs(1), wait).await);
+    assert!(world.clock.wall() > theirs.expires_at().plus(SKEW));
+    assert!(mine.fence() > theirs.fence());
+}
+
+// Hours.
+
+#[tokio::test]
+async fn an_hour_that_rolls_between_the_entry_and_the_record_does_not_part_them() {
+    let world = World::new();
+    let process = world.process().await;
+    // 29 s before the hour, less the time to live: the entry is of this hour.
+    world.clock.advance(secs(1800 - 31));
+    world.objects.faults().script(Rule::once(Op::Put, Fault::Delay(secs(3))).on("/meta/"));
+    let clock = world.clock.clone();
+    let grant = granted(moving(&[&clock], secs(1), process.leases.acquire(&key("a"), &request().new_key())).await);
+    let hour = Bucket::of(grant.expires_at()).unwrap().to_string();
+    assert_eq!(world.entries("a"), [hour.as_str()]);
+    assert_eq!(hour, "2026010100");
+    world.assert_indexed("a").await;
+}
+
+#[tokio::test]
+async fn a_write_that_is_tried_again_in_the_next_hour_is_filed_there() {
+    let world = World::new();
+    let process = world.process().await;
+    world.clock.advance(secs(1800 - 31));
+    // The first attempt is refused, and so is reading back, until the hour has rolled.
+    world.objects.faults().script(Rule::once(Op::Put, Fault::Refuse(Answer::Status(503))).on("/meta/"));
+    world.objects.faults().script(Rule::once(Op::Get, Fault::Delay(secs(4))).on("/meta/"));
+    let clock = world.clock.clone();
+    let grant = granted(moving(&[&clock], secs(1), process.leases.acquire(&key("a"), &request().new_key())).await);
+    assert_eq!(Bucket::of(grant.expires_at()).unwrap().to_string(), "2026010101");
+    assert_eq!(world.entries("a"), ["2026010100", "2026010101"]);
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_back_into_the_last_hour_files_there_again_or_earlier() {
+    let world = World::new();
+    let process = world.process().await;
+    let first = granted(process.leases.acquire(&key("a"), &request()).await);
+    process.leases.release(&first).await.unwrap();
+    world.clock.step_wall(HOUR);
+    let second = granted(process.leases.acquire(&key("a"), &request()).await);
+    process.leases.release(&second).await.unwrap();
+    world.clock.step_wall(-HOUR);
+    granted(process.leases.acquire(&key("a"), &request()).await);
+    world.assert_indexed("a").await;
+}
+
+// Times to live.
+
+#[tokio::test]
+async fn a_time_to_live_is_clamped_and_what_was_granted_is_returned() {
+    let world = World::new();
+    let process = world.process().await;
+    let cases = [(MILLI, secs(1)), (secs(1), secs(1)), (secs(7), secs(7)), (Ttl::MAX.as_duration(), secs(3600))];
+    for (number, (asked, given)) in cases.into_iter().enumerate() {
+        let name = key(&format!("k{number}"));
+        let grant = granted(process.leases.acquire(&name, &Request::new(asked).unwrap()).await);
+        assert_eq!((grant.ttl(), grant.time_left()), (given, given));
+        assert_eq!(grant.expires_at(), world.clock.wall().plus(given));
+        let again = renewed(process.leases.renew_by_id(&name, grant.lease_id(), Some(Ttl::new(asked).unwrap())).await);
+        assert_eq!(again.ttl(), given);
+    }
+    for refused in [Duration::ZERO, Duration::from_micros(999), Ttl::MAX.as_duration() + MILLI, Duration::MAX] {
+        assert_eq!(Request::new(refused).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+}
+
+#[tokio::test]
+async fn a_lease_of_a_millisecond_works_where_the_settings_allow_it() {
+    let world = World::new();
+    let mut settings = Settings::default();
+    settings.min_ttl = MILLI;
+    let process = world.process_with(&world.clock, settings).await;
+    let grant = granted(process.leases.acquire(&key("a"), &Request::new(MILLI).unwrap()).await);
+    assert!(grant.is_valid());
+    world.clock.advance(MILLI);
+    assert!(!grant.is_valid());
+    world.clock.advance(SKEW + MILLI);
+    let second = granted(process.leases.acquire(&key("a"), &request()).await);
+    assert!(second.fence() > grant.fence());
+}
+
+#[tokio::test]
+async fn a_shorter_renewal_does_not_shorten_what_others_see_and_belief_is_the_shorter_one() {
+    let world = World::new();
+    let process = world.process().await;
+    let first = granted(process.leases.acquire(&key("a"), &Request::new(secs(600)).unwrap()).await);
+    let short = Ttl::new(secs(10)).unwrap();
+    let second = renewed(process.leases.renew_by_id(&key("a"), first.lease_id(), Some(short)).await);
+    assert_eq!(second.expires_at(), first.expires_at(), "an expiry never moves back");
+    assert_eq!(second.time_left(), secs(10));
+}
+
+// Fences.
+
+#[tokio::test]
+async fn a_fence_rises_over_release_and_expiry_and_a_clock_that_goes_back() {
+    let world = World::new();
+    let (one, two) = (world.process().await, world.process().await);
+    let mut last = None;
+    for turn in 0..20 {
+        let process = if turn % 2 == 0 { &one } else { &two };
+        let grant = granted(process.leases.acquire(&key("a"), &request()).await);
+        assert!(Some(grant.fence()) > last, "{grant:?} after {last:?}");
+        last = Some(grant.fence());
+        if turn % 3 == 0 {
+            world.clock.advance(TTL + SKEW + MILLI);
+        } else {
+            process.leases.release(&grant).await.unwrap();
+        }
+        if turn % 5 == 0 {
+            world.clock.step_wall(-HOUR);
+            world.clock.step_wall(if turn % 3 == 0 { HOUR } else { 0 });
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_fence_rises_over_a_record_that_an_operator_removed() {
+    let world = World::new();
+    // The one that remembers has a slow clock; the one that does not has one that is slower by the skew.
+    let (knows, new) = (world.process().await, world.process_off_by(-999).await);
+    let first = granted(knows.leases.acquire(&key("a"), &request()).await);
+    knows.leases.release(&first).await.unwrap();
+    [&world.clock, &new.clock].iter().for_each(|clock| clock.advance(SKEW));
+    assert!(world.objects.delete_object(&record_name("a")));
+    let second = granted(new.leases.acquire(&key("a"), &request()).await);
+    assert!(second.fence() > first.fence());
+    assert!(world.objects.delete_object(&record_name("a")));
+    let third = granted(knows.leases.acquire(&key("a"), &request()).await);
+    assert!(third.fence() > first.fence());
+    world.assert_indexed("a").await;
+}
+
+#[tokio::test]
+async fn a_grant_after_record_and_index_were_removed_is_filed_again() {
+    let world = World::new();
+    let process = world.process().await;
+    let first = granted(process.leases.acquire(&key("a"), &request()).await);
+    process.leases.release(&first).await.unwrap();
+    // An operator empties the bucket.
+    world.objects.names().iter().filter(|name| name.starts_with("default/")).for_each(|name| {
+        world.objects.delete_object(name);
+    });
+    granted(process.leases.acquire(&key("a"), &request()).await);
+    world.assert_indexed("a").await;
+}
+
+#[tokio::test]
+async fn a_restored_record_is_reported_once_and_fences_go_on_rising() {
+    let world = World::new();
+    let process = world.process().await;
+    let first = granted(process.leases.acquire(&key("a"), &request()).await);
+    process.leases.release(&first).await.unwrap();
+    let backup = world.record("a");
+    let second = granted(process.leases.acquire(&key("a"), &request()).await);
+    process.leases.release(&second).await.unwrap();
+    world.objects.put_object(&record_name("a"), backup);
+    // The clock is behind as well: only what the process remembers is left.
+    world.clock.step_wall(-HOUR);
+    let error = process.leases.acquire(&key("a"), &request()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Regressed, "{error}");
+    let third = granted(process.leases.acquire(&key("a"), &request()).await);
+    assert!(third.fence() > second.fence());
+}
+
+#[tokio::test]
+async fn a_bucket_restored_without_its_index_gets_its_entries_again() {
+    let world = World::new();
+    let process = world.process().await;
+    let first = granted(process.leases.acquire(&key("a"), &request()).await);
+    process.leases.release(&first).await.unwrap();
+    world.clock.advance(secs(3600));
+    let backup = world.record("a");
+    let second = granted(process.leases.acquire(&key("a"), &request()).await);
+    process.leases.release(&second).await.unwrap();
+    // The backup is from before this hour's entry was written.
+    let hour = Bucket::of(second.expires_at()).unwrap();
+    assert!(world.objects.delete_object(&format!("default/.lease-index/{hour}/a")));
+    world.objects.put_object(&record_name("a"), backup);
+    process.leases.acquire(&key("a"), &request()).await.unwrap_err();
+    let third = granted(process.leases.acquire(&key("a"), &request()).await);
+    let hour = Bucket::of(third.expires_at()).unwrap().to_string();
+    assert!(world.entries("a").contains(&hour), "{:?}", world.entries("a"));
+}
+
+#[tokio::test]
+async fn the_fences_of_two_processes_rise_in_the_order_of_their_grants() {
+    let world = World::new();
+    let (one, two) = (world.process().await, world.process_off_by(-1000).await);
+    let mut fences = Vec::new();
+    for _ in 0..50 {
+        for process in [&one, &two] {
+            let grant = granted(process.leases.acquire(&key("a"), &request()).await);
+            fences.push(grant.fence());
+            process.leases.release(&grant).await.unwrap();
+            [&one.clock, &two.clock].iter().for_each(|clock| clock.advance(MILLI));
+        }
+    }
+    assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");
+}
+
+#[tokio::test]
+async fn renewing_and_repeating_a_request_keep_the_fence() {
+    let world = World::new();
+    let process = world.process().await;
+    let asked = request().request_id("job-7").unwrap();
+    let first = granted(process.leases.acquire(&key("a"), &asked).await);
+    world.clock.advance(secs(5));
+    let second = renewed(process.leases.renew(&first).await);
+    let third = granted(process.leases.acquire(&key("a"), &asked).await);
+    assert_eq!([second.fence(), third.fence()], [first.fence(); 2]);
+    // Once it has ended, the same request is a new one.
+    world.clock.advance(TTL + SKEW + MILLI);
+    let fourth = granted(process.leases.acquire(&key("a"), &asked).await);
+    assert!(fourth.fence() > third.fence());
+    assert_ne!(fourth.lease_id(), third.lease_id());
+}

@@ -485,7 +485,12 @@ impl Engine {
         // Belief never moves further than the expiry did: a wall clock that was set back must not lengthen it.
         let from_now = now.moment.plus(lease.ttl.as_duration());
         let deadline = old.map_or(from_now, |old| from_now.min(old.deadline.plus(lease.expires.since(old.expires))));
-        Ok(Renewed::Renewed(self.grant(cell, lease, deadline)))
+        let grant = self.grant(cell, lease, deadline);
+        if !grant.is_valid() {
+            // It landed, and finding that out took longer than it lasts.
+            return Ok(Renewed::Lost(Loss { taken_by: None, fence: flight.core().fence }));
+        }
+        Ok(Renewed::Renewed(grant))
     }
 
     /// Frees a lease, or hands it to whoever of this process waits longest. Done when the record does not carry it.

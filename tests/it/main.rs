@@ -6,6 +6,11 @@ mod common;
 
 mod budget;
 mod cas_answers;
+mod fairness;
+mod model;
 mod opening;
 #[cfg(unix)]
+mod paused;
+#[cfg(unix)]
 mod two_processes;
+mod waiting;

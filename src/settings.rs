@@ -87,8 +87,11 @@ impl Settings {
             ("bulk_timeout", self.bulk_timeout),
             ("poll_interval", self.poll_interval),
         ];
-        if let Some((name, _)) = longer_than_nothing.iter().find(|(_, value)| value.is_zero()) {
-            return Err(Error::config(format!("{name} must be longer than nothing")));
+        let day = Duration::from_secs(24 * 3600);
+        if let Some((name, value)) = longer_than_nothing.iter().find(|(_, value)| value.is_zero() || *value > day) {
+            return Err(Error::config(format!(
+                "{name} is {value:?}: it must be longer than nothing and at most a day"
+            )));
         }
         if self.max_poll_interval < self.poll_interval {
             return Err(Error::config(format!(

@@ -304,7 +304,8 @@ impl Decisions {
         }
         match shared.read(txn).await? {
             Found::Marker(marker)
-                if shared.is_past(marker.expires()) && shared.backend.believe(&shared.agreement, shared.backend.clock.wall()).is_ok() =>
+                if shared.is_past(marker.expires())
+                    && shared.backend.believe(&shared.agreement, shared.backend.clock.wall()).is_ok() =>
             {
                 // Over for everybody, whether or not it can be deleted.
                 if let Err(error) = self.delete(txn).await {

@@ -268,14 +268,30 @@ impl Engine {
             return Ok(again.map_or(Acquired::Held(held), Acquired::Granted));
         }
         let first = self.look(&mut flight, request, ttl, now).await?;
-        let swapped = self.swap(&mut flight, first, |core, now| self.plan_grant(core, now, request, ttl, id, watched));
+        let mut takes_over = false;
+        let swapped = self.swap(&mut flight, first, |core, now| {
+            let lease = core.record().and_then(|record| record.lease.as_ref());
+            takes_over = matches!(self.judge(lease, now.wall), State::Expired(_));
+            self.plan_grant(core, now, request, ttl, id, watched)
+        });
         match swapped.await? {
             // It may be held by the very write that is in doubt.
             Swapped::Stopped(_) if flight.is_in_doubt() => {
                 Err(Error::unknown(format!("whether {} was granted is not known: repeat the request", cell.slot.key)))
             }
-            Swapped::Stopped(held) => Ok(Acquired::Held(held)),
-            Swapped::Won(now) => self.granted(&mut flight, now, ttl).map(Acquired::Granted),
+            Swapped::Stopped(held) => {
+                self.backend.counters.leases_held(1);
+                Ok(Acquired::Held(held))
+            }
+            Swapped::Won(now) => {
+                self.backend.counters.leases_cleared_by_operation(u64::from(takes_over));
+                let granted = self.granted(&mut flight, now, ttl);
+                // Won too late to be of use, by the monotonic clock: to others it is alive.
+                if granted.is_err() && request.request_id.is_none() {
+                    self.release_soon(cell, id);
+                }
+                granted.map(Acquired::Granted)
+            }
         }
     }
 
@@ -296,7 +312,9 @@ impl Engine {
         self.read(&cell, flight.core()).await?;
         let swapped = self.swap(flight, None, |core, now| {
             Ok(match core.record().and_then(|record| record.lease.as_ref()) {
-                Some(lease) if repeats(core, request, lease, now) => Plan::Write(again(core, lease, now, ttl)?),
+                Some(lease) if repeats(core, request, lease, now) => {
+                    Plan::Write(again(core, lease, now, ttl, self.process)?)
+                }
                 _ => Plan::Stop(()),
             })
         });
@@ -360,7 +378,7 @@ impl Engine {
         let lease = core.record().and_then(|record| record.lease.as_ref());
         match self.judge(lease, now.wall) {
             State::Held(lease) | State::FarFuture(lease) if repeats(core, request, lease, now) => {
-                Ok(Plan::Write(again(core, lease, now, ttl)?))
+                Ok(Plan::Write(again(core, lease, now, ttl, self.process)?))
             }
             State::FarFuture(lease) if watched == Some(lease.beat) => self.plan_new(core, now, request, ttl, id),
             State::Held(lease) | State::FarFuture(lease) => Ok(Plan::Stop(self.held(lease, now))),
@@ -413,6 +431,7 @@ impl Engine {
         let lease = lease.clone();
         let grant = self.grant(&cell, flight.core(), &lease, now.moment.plus(ttl.as_duration()), None);
         if grant.is_valid() {
+            self.backend.counters.leases_granted(1);
             return Ok(grant);
         }
         Err(Error::unavailable(format!(
@@ -436,6 +455,7 @@ impl Engine {
             ttl: lease.ttl,
             expires: lease.expires,
             deadline,
+            repeatable: lease.request_id.is_some(),
             clock: Arc::clone(&self.backend.clock),
         }
     }
@@ -466,22 +486,30 @@ impl Engine {
                         return Ok(Plan::Stop(Loss { taken_by: None, fence: core.fence }));
                     }
                     // The time to live that it has in the store, which another process may have changed.
-                    Ok(Plan::Write(again(core, lease, now, ttl.unwrap_or(lease.ttl))?))
+                    Ok(Plan::Write(again(core, lease, now, ttl.unwrap_or(lease.ttl), self.process)?))
                 }
                 other => Ok(Plan::Stop(Loss { taken_by: other.map(Holder::from), fence: core.fence })),
             }
         });
         let now = match swapped.await? {
-            Swapped::Stopped(loss) => return Ok(Renewed::Lost(loss)),
+            Swapped::Stopped(loss) => {
+                // Those who wait here may be waiting for this process to hand it over.
+                cell.queue.wake();
+                self.backend.counters.leases_lost(1);
+                return Ok(Renewed::Lost(loss));
+            }
             Swapped::Won(now) => now,
         };
         let core = flight.core();
         if let Some(lease) = core.record().and_then(|record| record.lease.clone()) {
             let grant = self.grant(cell, core, &lease, now.moment.plus(lease.ttl.as_duration()), old);
             if grant.is_valid() {
+                self.backend.counters.leases_renewed(1);
                 return Ok(Renewed::Renewed(grant));
             }
         }
+        // It landed, and finding that out took longer than it lasts.
+        self.backend.counters.leases_lost(1);
         Ok(Renewed::Lost(Loss { taken_by: None, fence: core.fence }))
     }
 
@@ -531,9 +559,13 @@ impl Engine {
                 if flight.core().record().is_some_and(|record| record.waiting.is_some()) {
                     flight.core().turns += 1;
                 }
+                self.backend.counters.leases_released(1);
+                self.backend.counters.leases_handed_over(1);
+                self.backend.counters.leases_granted(1);
                 self.deliver(&mut flight, waiter, now, ttl);
             }
             (Ok(Swapped::Won(now)), None) => {
+                self.backend.counters.leases_released(1);
                 if let Some(mark) = removed.filter(|mark| mark.process != self.process) {
                     let pause = (2 * mark.interval).min(LONGEST_STAY_BACK);
                     flight.core().stay_back = Some(now.moment.plus(pause));
@@ -574,8 +606,16 @@ impl Engine {
     pub(super) fn release_soon(self: &Arc<Self>, cell: &Arc<Cell>, id: LeaseId) {
         let (engine, cell) = (Arc::clone(self), Arc::clone(cell));
         self.runtime.spawn(async move {
-            if let Err(error) = engine.release(&cell, id).await {
-                tracing::warn!(key = %cell.slot.key, %error, "a lease that nobody wants could not be released: it will expire");
+            // For as long as the longest lease could still be there.
+            let give_up = engine.now().moment.plus(engine.agreement.max_ttl);
+            let mut retries = 0;
+            while let Err(error) = engine.release(&cell, id).await {
+                if !error.is_retryable() || engine.now().moment >= give_up {
+                    tracing::warn!(key = %cell.slot.key, %error, "a lease that nobody wants could not be released: it will expire");
+                    return;
+                }
+                retries += 1;
+                engine.backend.pause(retries).await;
             }
         });
     }
@@ -587,9 +627,11 @@ impl Engine {
         self.read(cell, flight.core()).await?;
         // A record of a later format is shown, and left for a later version to clear.
         let ours = flight.core().record().is_none_or(|record| record.must_be_ours(&cell.slot.key).is_ok());
-        if ours {
-            self.clear(&mut flight).await?;
+        // What is there is known, whether or not it can be cleared.
+        if ours && let Err(error) = self.clear(&mut flight).await {
+            tracing::warn!(key = %cell.slot.key, %error, "an ended lease could not be cleared: the next access will try again");
         }
+        cell.queue.wake();
         Ok(self.status(cell, flight.core().record()))
     }
 
@@ -607,7 +649,10 @@ impl Engine {
                 _ => Ok(Plan::Stop(())),
             }
         });
-        swapped.await.map(drop)
+        if let Swapped::Won(_) = swapped.await? {
+            self.backend.counters.leases_cleared_by_operation(1);
+        }
+        Ok(())
     }
 
     pub(super) fn status(&self, cell: &Cell, record: Option<&Record>) -> Status {
@@ -643,12 +688,13 @@ pub(super) fn repeats(core: &Core, request: &Request, lease: &Lease, now: Now) -
         && !has_ended(core, lease, now)
 }
 
-/// The same lease for longer. Its expiry never moves back, and whoever waits goes on waiting.
-fn again(core: &Core, lease: &Lease, now: Now, ttl: Ttl) -> Result<Change> {
+/// The same lease for longer, held by whichever process asks. Its expiry never moves back, and whoever waits goes on
+/// waiting.
+fn again(core: &Core, lease: &Lease, now: Now, ttl: Ttl, process: ProcessId) -> Result<Change> {
     let record = core.record();
     Ok(Change {
         beats: true,
-        lease: Some(Lease { expires: ttl.expiry(now.wall)?.max(lease.expires), ttl, ..lease.clone() }),
+        lease: Some(Lease { expires: ttl.expiry(now.wall)?.max(lease.expires), ttl, process, ..lease.clone() }),
         waiting: record.and_then(|record| record.waiting),
         last_fence: record.and_then(|record| record.last_fence),
     })

@@ -169,8 +169,8 @@ impl Engine {
         let Some(now) = landed else {
             if let Intent::HandOver { waiter: Some(waiter), .. } = intent {
                 cell.queue.push_front(waiter);
-                cell.queue.wake();
             }
+            cell.queue.wake();
             return;
         };
         let carried = core.record().and_then(|record| record.lease.as_ref()).map(|lease| (lease.id, lease.ttl));
@@ -198,11 +198,11 @@ impl Engine {
                     if let Err(error) = self.release_held(flight, from).await {
                         tracing::warn!(key = %cell.slot.key, %error, "a release could not be finished: the lease will expire");
                     }
-                } else {
-                    cell.queue.wake();
                 }
             }
             _ => {}
         }
+        // Whoever waits may have been waiting for what turned out not to be there.
+        cell.queue.wake();
     }
 }

@@ -130,8 +130,10 @@ impl fmt::Debug for Tended {
 /// A third of the time to live after the request was sent: two more renewals may fail before the lease ends.
 fn renew_at(grant: &Grant) -> Moment {
     let third = grant.ttl() / 3;
-    // The deadline lies a whole time to live after the request, or earlier where the wall clock was set back.
-    grant.clock.monotonic().plus(grant.time_left().saturating_sub(2 * third))
+    // The deadline lies a whole time to live after the request, or earlier where the wall clock was set back. Then
+    // renewing does not move it, and must not become a loop.
+    let left = grant.time_left();
+    grant.clock.monotonic().plus(left.saturating_sub(2 * third).max(left / 3))
 }
 
 impl Guard {
@@ -202,7 +204,11 @@ impl Drop for Guard {
     fn drop(&mut self) {
         let (id, left) = {
             let state = self.tended.lock();
-            (state.grant.id, !state.released && state.grant.is_valid())
+            // A renewal whose answer never came may have landed: then the lease is there although it counts as lost. One
+            // with a request id may have been asked for again, from elsewhere, and be alive.
+            let lost = state.loss.as_ref().is_some_and(|loss| loss.taken_by.is_some());
+            let ours = state.grant.is_valid() || !lost && !state.grant.repeatable;
+            (state.grant.id, !state.released && ours)
         };
         if left {
             self.tended.close();

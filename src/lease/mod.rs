@@ -76,6 +76,11 @@ impl Leases {
         self.engine.cells.get(&self.namespace, key)
     }
 
+    /// A grant knows its own namespace, whichever it is handed to.
+    fn cell_of(&self, grant: &Grant) -> Arc<Cell> {
+        self.engine.cells.get(&grant.namespace, &grant.key)
+    }
+
     fn touch(&self) {
         self.engine.activity.touch(&*self.engine.backend.clock);
     }
@@ -118,7 +123,7 @@ impl Leases {
 
     /// Keeps a lease alive that was acquired without a guard.
     pub fn guard(&self, grant: Grant, max_hold: Option<Duration>) -> Guard {
-        Guard::new(&self.engine, &self.cell(&grant.key), grant, max_hold)
+        Guard::new(&self.engine, &self.cell_of(&grant), grant, max_hold)
     }
 
     /// Renews a lease for its time to live from now. One that has ended is lost, even if nobody took it.
@@ -126,7 +131,7 @@ impl Leases {
     /// When the outcome is unknown, go on believing in the old grant until it ends, and try again.
     pub async fn renew(&self, grant: &Grant) -> Result<Renewed> {
         self.touch();
-        self.engine.renew(&self.cell(&grant.key), grant.id, None, Some(grant)).await
+        self.engine.renew(&self.cell_of(grant), grant.id, None, Some(grant)).await
     }
 
     /// Renews a lease by its id, for callers that keep nothing but that; `ttl` replaces its time to live.
@@ -137,7 +142,8 @@ impl Leases {
 
     /// Gives a lease back. Giving back what one does not have is fine.
     pub async fn release(&self, grant: &Grant) -> Result<()> {
-        self.release_by_id(&grant.key, grant.id).await
+        self.touch();
+        self.engine.release(&self.cell_of(grant), grant.id).await
     }
 
     /// Gives a lease back by its id.

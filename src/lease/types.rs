@@ -100,6 +100,8 @@ pub struct Grant {
     pub(crate) expires: Timestamp,
     /// The end by the monotonic clock of this process, counted from before the request was sent.
     pub(crate) deadline: Moment,
+    /// It has a request id, by which another process may have been given it too.
+    pub(crate) repeatable: bool,
     pub(crate) clock: Arc<dyn Clock>,
 }
 

@@ -8,7 +8,7 @@ use super::{
     types::{Acquired, Grant, Held, Request},
 };
 use crate::{
-    Fence, LeaseId, Result, WriteId,
+    Error, Fence, LeaseId, Result, WriteId,
     clock::{Clock, Moment},
     generator::GeneratorExt,
     store::cas::Outcome,
@@ -111,7 +111,10 @@ impl<'a> Seat<'a> {
     /// A place at the end, for one whose grant sat in the hand-over for too long: that is no use to anybody, and the key
     /// has to be waited for again.
     fn again(self, late: Grant, request: &Request) -> Self {
-        self.engine.release_soon(self.cell, late.id);
+        // With a request id it may have been asked for again, from elsewhere, and be alive.
+        if !self.keep {
+            self.engine.release_soon(self.cell, late.id);
+        }
         Self::take(self.engine, self.cell, request)
     }
 
@@ -184,7 +187,17 @@ impl Engine {
         loop {
             let mut pause = Duration::MAX;
             if seat.leads() {
-                match self.poll(&mut seat, request, &mut polling).await {
+                // One look may outlast the deadline, or nobody could wait for less than the store takes; two may not.
+                let longest = deadline.since(clock.monotonic()).max(self.settings.request_timeout);
+                let polled = tokio::select! {
+                    biased;
+                    polled = self.poll(&mut seat, request, &mut polling) => polled,
+                    () = clock.sleep(longest) => Err(Error::unavailable(format!(
+                        "nothing could be found out about {} in time",
+                        cell.slot.key
+                    ))),
+                };
+                match polled {
                     Ok(Polled::Granted(grant)) if grant.is_valid() => return Ok(Acquired::Granted(grant)),
                     Ok(Polled::Granted(grant)) => {
                         seat = seat.again(grant, request);

@@ -9,6 +9,11 @@ pub(crate) fn is_missing(error: &StoreError) -> bool {
     matches!(error, StoreError::NotFound { .. })
 }
 
+/// It is the bucket that is missing.
+pub(crate) fn is_bucket_missing(error: &StoreError) -> bool {
+    matches!(s3_code(&chain(error)), Some("NoSuchBucket" | "ContainerNotFound"))
+}
+
 /// A condition was not met, or may not have been. Never proof that a write did not happen.
 pub(crate) fn is_conflict(error: &StoreError) -> bool {
     matches!(error, StoreError::AlreadyExists { .. } | StoreError::Precondition { .. } | StoreError::NotModified { .. })

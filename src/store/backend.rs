@@ -2,7 +2,7 @@
 
 use super::{
     Agreement, DATE_SLACK, Name,
-    answer::{explain, is_conflict, is_missing},
+    answer::{explain, is_bucket_missing, is_conflict, is_missing},
     meter::{Meter, Requests},
     name::Prefix,
     page::Lister,
@@ -119,10 +119,16 @@ impl Backend {
         let updates = matches!(mode, PutMode::Update(_));
         let path = self.prefix.path(name);
         let put = self.coordination.put_opts(&path, PutPayload::from_bytes(body), PutOptions::from(mode));
-        let result = self.within(limit, put).await.map_err(|error| Refusal {
+        let result = self.within(limit, put).await.map_err(|error| {
             // Some stores say "not found" to an update of a missing object; on a create it is the bucket.
-            conflict: is_conflict(&error) || updates && is_missing(&error),
-            error: self.explain(error, "writing", name),
+            let removed = updates && is_missing(&error) && !is_bucket_missing(&error);
+            let conflict = is_conflict(&error) || removed;
+            let error = if removed {
+                Error::unavailable(format!("{name} was removed from {} meanwhile", self.place)).with_source(error)
+            } else {
+                self.explain(error, "writing", name)
+            };
+            Refusal { conflict, error }
         })?;
         if result.e_tag.is_none() && result.version.is_none() {
             let error = Error::unknown(format!("{} answered the write of {name} without a version", self.place));
@@ -171,18 +177,9 @@ impl Backend {
                 self.place, meta.size
             ))),
             // A missing bucket is not a missing object: the first is a mistake that must not look like a free lease.
-            Err(error) if is_missing(&error) => match self.explain_missing(error, name) {
-                Some(error) => Err(error),
-                None => Ok(None),
-            },
+            Err(error) if is_missing(&error) && !is_bucket_missing(&error) => Ok(None),
             Err(error) => Err(self.explain(error, "reading", name)),
         }
-    }
-
-    fn explain_missing(&self, error: StoreError, name: &Name) -> Option<Error> {
-        let text = error.to_string();
-        let no_bucket = text.contains("NoSuchBucket") || text.contains("ContainerNotFound");
-        no_bucket.then(|| self.explain(error, "reading", name))
     }
 
     /// Deletes objects that can no longer be written, in as few requests as the store allows. One that is not there is

@@ -10,19 +10,19 @@ use leasehold::{
 use std::{sync::Arc, time::Duration};
 
 /// 2026-01-01T00:30:00Z: the middle of an hour.
-pub fn noon() -> Timestamp {
+pub(crate) fn noon() -> Timestamp {
     Timestamp::from_millis(1_767_227_400_000)
 }
 
 /// An S3 server and a store on it.
-pub struct Bed {
-    pub clock: TestClock,
-    pub server: S3Server,
-    pub store: Store,
+pub(crate) struct Bed {
+    pub(crate) clock: TestClock,
+    pub(crate) server: S3Server,
+    pub(crate) store: Store,
 }
 
 impl Bed {
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let clock = TestClock::at(noon());
         let server = S3Server::start(Arc::new(clock.clone())).await.unwrap();
         let store = s3(&server, &clock).probing(Probing::Never).open().await.unwrap();
@@ -31,7 +31,7 @@ impl Bed {
     }
 
     /// Runs something and counts the HTTP attempts that it took, as the client and as the server saw them.
-    pub async fn counting<T>(&self, run: impl Future<Output = T>) -> (T, Requests) {
+    pub(crate) async fn counting<T>(&self, run: impl Future<Output = T>) -> (T, Requests) {
         let (before, seen) = (self.store.requests(), self.server.requests().len());
         let result = run.await;
         let made = self.store.requests().since(&before);
@@ -41,7 +41,7 @@ impl Bed {
 }
 
 /// A store on the testkit's server that ignores the machine's environment.
-pub fn s3(server: &S3Server, clock: &TestClock) -> StoreBuilder {
+pub(crate) fn s3(server: &S3Server, clock: &TestClock) -> StoreBuilder {
     let mut settings = Settings::default();
     // Real time, unlike everything else: only a test of a server that hangs should ever wait for it.
     settings.request_timeout = Duration::from_secs(30);
@@ -50,12 +50,12 @@ pub fn s3(server: &S3Server, clock: &TestClock) -> StoreBuilder {
     builder.settings(settings).clock(Arc::new(clock.clone()))
 }
 
-pub fn key(name: &str) -> Key {
+pub(crate) fn key(name: &str) -> Key {
     Key::new(name).unwrap()
 }
 
 /// For a lease of half a minute.
-pub fn request() -> Request {
+pub(crate) fn request() -> Request {
     Request::new(Duration::from_secs(30)).unwrap().owner("test").unwrap()
 }
 

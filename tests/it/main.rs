@@ -10,17 +10,17 @@ mod budget;
 mod cas_answers;
 mod crash_points;
 mod election;
+mod fairness;
 mod guard;
 mod listing;
-mod fairness;
 mod model;
 mod opening;
+#[cfg(unix)]
+mod paused;
 mod store_answers;
 mod sweeper;
 mod time_rules;
 #[cfg(unix)]
-mod paused;
-#[cfg(unix)]
 mod two_processes;
-mod watch;
 mod waiting;
+mod watch;

@@ -87,7 +87,7 @@ impl Settings {
             ("bulk_timeout", self.bulk_timeout),
             ("poll_interval", self.poll_interval),
         ];
-        for (name, _) in longer_than_nothing.iter().filter(|(_, value)| value.is_zero()) {
+        if let Some((name, _)) = longer_than_nothing.iter().find(|(_, value)| value.is_zero()) {
             return Err(Error::config(format!("{name} must be longer than nothing")));
         }
         if self.max_poll_interval < self.poll_interval {

@@ -118,11 +118,6 @@ impl Engine {
         self.backend.believe(&self.agreement, wall)
     }
 
-    /// How long one request may take: far below the time to live.
-    fn limit(&self, ttl: Ttl) -> Duration {
-        self.settings.request_timeout.min(ttl.as_duration() / 4)
-    }
-
     /// How long an operation goes on trying.
     pub(super) fn patience(&self) -> Duration {
         3 * self.settings.request_timeout
@@ -151,7 +146,6 @@ impl Engine {
     pub(super) async fn swap<O>(
         &self,
         flight: &mut Flight,
-        ttl: Ttl,
         mut first: Option<Now>,
         mut plan: impl FnMut(&Core, Now) -> Result<Plan<O>>,
     ) -> Result<Swapped<O>> {
@@ -167,7 +161,7 @@ impl Engine {
             if let Some(record) = flight.core().record() {
                 record.must_be_ours(&cell.slot.key)?;
             }
-            let error = match self.send(flight, ttl, now, change).await {
+            let error = match self.send(flight, now, change).await {
                 Ok(Outcome::Won(seen, now)) => {
                     flight.settled();
                     flight.core().learn(Some(seen))?;
@@ -202,17 +196,20 @@ impl Engine {
     }
 
     /// The index entry where it is not known to be there, then the record with exactly the expiry that it was filed by.
-    async fn send(&self, flight: &mut Flight, ttl: Ttl, now: Now, change: Change) -> Result<Outcome<Record, Now>> {
+    async fn send(&self, flight: &mut Flight, now: Now, change: Change) -> Result<Outcome<Record, Now>> {
         let mut bucket = flight.core().record().and_then(|record| record.bucket);
+        let mut limit = self.settings.request_timeout;
         if let Some(lease) = change.lease.as_ref().filter(|_| change.beats) {
             let hour = Bucket::of(lease.expires)?;
             if bucket != Some(hour) && flight.core().indexed != Some(hour) {
                 self.file(flight, hour, lease.expires).await?;
             }
             bucket = Some(hour);
+            // Far below the time to live.
+            limit = limit.min(lease.ttl.as_duration() / 4);
             // Writing the entry took time, and so may whatever was before: a lease that is over is not worth sending.
             let current = self.now();
-            if current.moment >= now.moment.plus(ttl.as_duration()) || current.wall >= lease.expires {
+            if current.moment >= now.moment.plus(lease.ttl.as_duration()) || current.wall >= lease.expires {
                 return Err(Error::unavailable(format!(
                     "the lease on {} would have been over before it was written",
                     flight.cell.slot.key
@@ -230,7 +227,7 @@ impl Engine {
             record.bucket = bucket;
             record
         };
-        Ok(flight.attempt(self.limit(ttl), now, build).await)
+        Ok(flight.attempt(limit, now, build).await)
     }
 
     /// Writes the index entry of an hour. Only an Ok counts.
@@ -271,8 +268,7 @@ impl Engine {
             return Ok(again.map_or(Acquired::Held(held), Acquired::Granted));
         }
         let first = self.look(&mut flight, request, ttl, now).await?;
-        let swapped =
-            self.swap(&mut flight, ttl, first, |core, now| self.plan_grant(core, now, request, ttl, id, watched));
+        let swapped = self.swap(&mut flight, first, |core, now| self.plan_grant(core, now, request, ttl, id, watched));
         match swapped.await? {
             // It may be held by the very write that is in doubt.
             Swapped::Stopped(_) if flight.is_in_doubt() => {
@@ -298,7 +294,7 @@ impl Engine {
         let cell = Arc::clone(&flight.cell);
         let ttl = self.clamp(request.ttl)?;
         self.read(&cell, flight.core()).await?;
-        let swapped = self.swap(flight, ttl, None, |core, now| {
+        let swapped = self.swap(flight, None, |core, now| {
             Ok(match core.record().and_then(|record| record.lease.as_ref()) {
                 Some(lease) if repeats(core, request, lease, now) => Plan::Write(again(core, lease, now, ttl)?),
                 _ => Plan::Stop(()),
@@ -454,23 +450,23 @@ impl Engine {
     ) -> Result<Renewed> {
         let core = self.hold(cell).await?;
         let mut flight = Flight::new(self, cell, core, Intent::Nothing);
-        let mine =
-            |core: &Core| core.record().and_then(|record| record.lease.as_ref()).is_some_and(|lease| lease.id == id);
-        if !mine(flight.core()) || old.is_some_and(|old| !old.is_valid()) {
+        let wall = self.now().wall;
+        let known = flight.core().record().and_then(|record| record.lease.as_ref());
+        // What is known may have ended in the cache alone: another process can renew it by its id.
+        let alive = known.is_some_and(|lease| lease.id == id && wall < lease.expires);
+        if !alive || old.is_some_and(|old| !old.is_valid()) {
             self.read(cell, flight.core()).await?;
         }
-        let ttl = match ttl.or_else(|| old.map(|old| old.ttl)) {
-            Some(ttl) => self.clamp(ttl)?,
-            None => flight.core().record().and_then(|record| record.lease.as_ref()).map_or(Ttl::MIN, |lease| lease.ttl),
-        };
-        let swapped = self.swap(&mut flight, ttl, None, |core, now| {
+        let ttl = ttl.or_else(|| old.map(|old| old.ttl)).map(|ttl| self.clamp(ttl)).transpose()?;
+        let swapped = self.swap(&mut flight, None, |core, now| {
             let record = core.record();
             match record.and_then(|record| record.lease.as_ref()) {
                 Some(lease) if lease.id == id => {
                     if has_ended(core, lease, now) || old.is_some_and(|old| now.moment >= old.deadline) {
                         return Ok(Plan::Stop(Loss { taken_by: None, fence: core.fence }));
                     }
-                    Ok(Plan::Write(again(core, lease, now, ttl)?))
+                    // The time to live that it has in the store, which another process may have changed.
+                    Ok(Plan::Write(again(core, lease, now, ttl.unwrap_or(lease.ttl))?))
                 }
                 other => Ok(Plan::Stop(Loss { taken_by: other.map(Holder::from), fence: core.fence })),
             }
@@ -481,7 +477,7 @@ impl Engine {
         };
         let core = flight.core();
         if let Some(lease) = core.record().and_then(|record| record.lease.clone()) {
-            let grant = self.grant(cell, core, &lease, now.moment.plus(ttl.as_duration()), old);
+            let grant = self.grant(cell, core, &lease, now.moment.plus(lease.ttl.as_duration()), old);
             if grant.is_valid() {
                 return Ok(Renewed::Renewed(grant));
             }
@@ -514,7 +510,7 @@ impl Engine {
         };
         let mut removed = None;
         let next = flight.intent.waiter().map(|waiter| (waiter.request.clone(), waiter.id));
-        let swapped = self.swap(&mut flight, ttl, None, |core, now| {
+        let swapped = self.swap(&mut flight, None, |core, now| {
             let record = core.record();
             if record.and_then(|record| record.lease.as_ref()).is_none_or(|lease| lease.id != id) {
                 return Ok(Plan::Stop(()));
@@ -599,7 +595,7 @@ impl Engine {
 
     /// Settles an ended lease by a swap; anything else is left alone.
     async fn clear(&self, flight: &mut Flight) -> Result<()> {
-        let swapped = self.swap(flight, Ttl::new(self.agreement.max_ttl)?, None, |core, now| {
+        let swapped = self.swap(flight, None, |core, now| {
             let record = core.record();
             match self.judge(record.and_then(|record| record.lease.as_ref()), now.wall) {
                 State::Expired(_) if self.believe(now.wall).is_ok() => Ok(Plan::Write(Change {

@@ -254,7 +254,9 @@ impl Engine {
             return Ok(Polled::Again(self.held(lease, now)));
         }
         let watched = polling.watched_for(now.moment, &core, self.agreement.max_clock_skew);
-        let acquired = self.acquire_held(core, seat.cell, request, seat.id, watched).await?;
+        // Not the id of the seat: an earlier look may have been granted a lease that came too late, and that was another.
+        let id = LeaseId::random(&*self.backend.generator);
+        let acquired = self.acquire_held(core, seat.cell, request, id, watched).await?;
         let held = match acquired {
             Acquired::Granted(grant) => return Ok(Polled::Granted(grant)),
             Acquired::Held(held) => held,

@@ -3,9 +3,9 @@
 use leasehold::{
     Key, Settings, Store, StoreBuilder,
     clock::Timestamp,
-    lease::Request,
+    lease::{Acquired, Grant, Leases, Request},
     store::{Probing, Requests},
-    testkit::{S3Server, TestClock},
+    testkit::{FaultStore, S3Server, SeededGenerator, TestClock},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -57,4 +57,55 @@ pub fn key(name: &str) -> Key {
 /// For a lease of half a minute.
 pub fn request() -> Request {
     Request::new(Duration::from_secs(30)).unwrap().owner("test").unwrap()
+}
+
+pub(crate) fn granted(acquired: leasehold::Result<Acquired>) -> Grant {
+    acquired.unwrap().granted().expect("granted")
+}
+
+/// A store in memory that fails as it is told to, and a clock that is moved by hand. Nothing in it is left to chance.
+pub(crate) struct Memory {
+    pub(crate) clock: TestClock,
+    pub(crate) store: FaultStore,
+}
+
+impl Memory {
+    pub(crate) fn new() -> Self {
+        let clock = TestClock::at(noon());
+        let store = FaultStore::new(Arc::new(clock.clone()), Arc::new(SeededGenerator::new(0)));
+        Self { clock, store }
+    }
+
+    /// A process on it. No two may have the same seed.
+    pub(crate) fn builder(&self, seed: u64) -> StoreBuilder {
+        Store::builder()
+            .object_store(Arc::new(self.store.clone()))
+            .shares_our_clock()
+            .probing(Probing::Never)
+            .clock(Arc::new(self.clock.clone()))
+            .generator(Arc::new(SeededGenerator::new(seed)))
+    }
+
+    pub(crate) async fn process(&self, seed: u64) -> Leases {
+        self.builder(seed).open().await.unwrap().leases("default").unwrap()
+    }
+
+    /// Time passes in small steps, and after each everybody does what there is to do.
+    pub(crate) async fn pass(&self, time: Duration) {
+        const STEP: Duration = Duration::from_millis(10);
+        let mut left = time;
+        while !left.is_zero() {
+            let step = left.min(STEP);
+            self.clock.advance(step);
+            calm().await;
+            left -= step;
+        }
+    }
+}
+
+/// Lets all tasks of a test on one thread run until they sleep.
+pub(crate) async fn calm() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
 }

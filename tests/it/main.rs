@@ -12,10 +12,15 @@ mod crash_points;
 mod election;
 mod guard;
 mod listing;
+mod fairness;
+mod model;
 mod opening;
 mod store_answers;
 mod sweeper;
 mod time_rules;
 #[cfg(unix)]
+mod paused;
+#[cfg(unix)]
 mod two_processes;
 mod watch;
+mod waiting;

@@ -10,15 +10,15 @@ use leasehold::{
 use std::{sync::Arc, time::Duration};
 
 /// A store, and a process that uses it.
-pub struct Memory {
-    pub clock: TestClock,
-    pub objects: FaultStore,
-    pub store: Store,
-    pub leases: Leases,
+pub(crate) struct Memory {
+    pub(crate) clock: TestClock,
+    pub(crate) objects: FaultStore,
+    pub(crate) store: Store,
+    pub(crate) leases: Leases,
 }
 
 impl Memory {
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let clock = TestClock::at(noon());
         let objects = FaultStore::new(Arc::new(clock.clone()), Arc::new(SeededGenerator::new(1)));
         let (store, leases) = process(&objects, &clock).await;
@@ -26,12 +26,12 @@ impl Memory {
     }
 
     /// Another process, by the same clock.
-    pub async fn other(&self) -> Leases {
+    pub(crate) async fn other(&self) -> Leases {
         process(&self.objects, &self.clock).await.1
     }
 
     /// Time passes in steps, with whatever happens meanwhile.
-    pub async fn pass(&self, steps: u32, step: Duration) {
+    pub(crate) async fn pass(&self, steps: u32, step: Duration) {
         for _ in 0..steps {
             self.clock.advance(step);
             settle().await;
@@ -39,28 +39,28 @@ impl Memory {
     }
 
     /// How many reads were made so far.
-    pub fn gets(&self) -> u64 {
+    pub(crate) fn gets(&self) -> u64 {
         self.store.requests().of(RequestKind::Get)
     }
 
     /// How many writes were made so far.
-    pub fn puts(&self) -> u64 {
+    pub(crate) fn puts(&self) -> u64 {
         self.store.requests().of(RequestKind::Put)
     }
 
-    pub async fn lock(&self, name: &str, request: &Request) -> Guard {
+    pub(crate) async fn lock(&self, name: &str, request: &Request) -> Guard {
         lock(&self.leases, name, request).await
     }
 }
 
-pub async fn process(objects: &FaultStore, clock: &TestClock) -> (Store, Leases) {
+pub(crate) async fn process(objects: &FaultStore, clock: &TestClock) -> (Store, Leases) {
     let builder = Store::builder().object_store(Arc::new(objects.clone())).shares_our_clock().lists_in_order();
     let store = builder.clock(Arc::new(clock.clone())).probing(Probing::Never).open().await.unwrap();
     let leases = store.leases("default").unwrap();
     (store, leases)
 }
 
-pub async fn lock(leases: &Leases, name: &str, request: &Request) -> Guard {
+pub(crate) async fn lock(leases: &Leases, name: &str, request: &Request) -> Guard {
     match leases.lock(&key(name), request, Duration::ZERO).await.unwrap() {
         Locked::Granted(guard) => guard,
         Locked::Held(held) => panic!("{held:?}"),
@@ -68,11 +68,11 @@ pub async fn lock(leases: &Leases, name: &str, request: &Request) -> Guard {
 }
 
 /// Lets every task run until it waits for time: nothing here waits for anything else.
-pub async fn settle() {
+pub(crate) async fn settle() {
     for _ in 0..300 {
         tokio::task::yield_now().await;
     }
 }
 
-pub const SECOND: Duration = Duration::from_secs(1);
-pub const MILLI: Duration = Duration::from_millis(1);
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const MILLI: Duration = Duration::from_millis(1);

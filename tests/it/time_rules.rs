@@ -284,7 +284,10 @@ async fn a_clock_set_forward_by_an_hour_grants_nothing_and_what_is_held_goes_on(
     for name in ["theirs", "free"] {
         let error = leases.acquire(&key(name), &request()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Clock, "{error}");
-        assert!(error.to_string().contains("nothing is granted until the clock is mended"), "{error}");
+        assert!(
+            error.to_string().contains("nothing is granted, decided or deleted until the clock is mended"),
+            "{error}"
+        );
         assert!(!error.is_retryable());
         let error = leases.acquire_within(&key(name), &request(), secs(60)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Clock, "{error}");

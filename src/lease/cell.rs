@@ -21,7 +21,7 @@ pub(super) enum Known {
     #[default]
     Nothing,
     Absent,
-    Record(Seen<Record>),
+    Record(Box<Seen<Record>>),
 }
 
 /// One key, as this process sees it. There is one cell for a key at a time.
@@ -88,7 +88,7 @@ impl Core {
         if seen.record().waiting.is_none() {
             self.turns = 0;
         }
-        self.known = Known::Record(seen);
+        self.known = Known::Record(Box::new(seen));
         Ok(())
     }
 
@@ -115,7 +115,7 @@ impl Core {
 
     pub(super) fn base(&self) -> Option<Seen<Record>> {
         match &self.known {
-            Known::Record(seen) => Some(seen.clone()),
+            Known::Record(seen) => Some(Seen::clone(seen)),
             Known::Nothing | Known::Absent => None,
         }
     }

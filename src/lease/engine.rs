@@ -43,7 +43,13 @@ pub(super) enum Plan<O> {
     /// Nothing: this is the outcome.
     Stop(O),
     /// To write this.
-    Write(Change),
+    Write(Box<Change>),
+}
+
+impl<O> Plan<O> {
+    fn write(change: Change) -> Self {
+        Self::Write(Box::new(change))
+    }
 }
 
 /// The parts of a record that an operation changes. Whatever it leaves out stays.
@@ -196,7 +202,7 @@ impl Engine {
     }
 
     /// The index entry where it is not known to be there, then the record with exactly the expiry that it was filed by.
-    async fn send(&self, flight: &mut Flight, now: Now, change: Change) -> Result<Outcome<Record, Now>> {
+    async fn send(&self, flight: &mut Flight, now: Now, change: Box<Change>) -> Result<Outcome<Record, Now>> {
         let mut bucket = flight.core().record().and_then(|record| record.bucket);
         let mut limit = self.settings.request_timeout;
         if let Some(lease) = change.lease.as_ref().filter(|_| change.beats) {
@@ -313,7 +319,7 @@ impl Engine {
         let swapped = self.swap(flight, None, |core, now| {
             Ok(match core.record().and_then(|record| record.lease.as_ref()) {
                 Some(lease) if repeats(core, request, lease, now) => {
-                    Plan::Write(again(core, lease, now, ttl, self.process)?)
+                    Plan::write(again(core, lease, now, ttl, self.process)?)
                 }
                 _ => Plan::Stop(()),
             })
@@ -378,7 +384,7 @@ impl Engine {
         let lease = core.record().and_then(|record| record.lease.as_ref());
         match self.judge(lease, now.wall) {
             State::Held(lease) | State::FarFuture(lease) if repeats(core, request, lease, now) => {
-                Ok(Plan::Write(again(core, lease, now, ttl, self.process)?))
+                Ok(Plan::write(again(core, lease, now, ttl, self.process)?))
             }
             State::FarFuture(lease) if watched == Some(lease.beat) => self.plan_new(core, now, request, ttl, id),
             State::Held(lease) | State::FarFuture(lease) => Ok(Plan::Stop(self.held(lease, now))),
@@ -394,7 +400,7 @@ impl Engine {
     /// A grant to somebody new, over whatever lease has ended. Nobody's mark survives it: the next one to wait may ask.
     fn plan_new<O>(&self, core: &Core, now: Now, request: &Request, ttl: Ttl, id: LeaseId) -> Result<Plan<O>> {
         let lease = self.new_lease(core, now, request, ttl, id)?;
-        Ok(Plan::Write(Change { beats: true, last_fence: Some(lease.fence), lease: Some(lease), waiting: None }))
+        Ok(Plan::write(Change { beats: true, last_fence: Some(lease.fence), lease: Some(lease), waiting: None }))
     }
 
     fn new_lease(&self, core: &Core, now: Now, request: &Request, ttl: Ttl, id: LeaseId) -> Result<Lease> {
@@ -486,7 +492,7 @@ impl Engine {
                         return Ok(Plan::Stop(Loss { taken_by: None, fence: core.fence }));
                     }
                     // The time to live that it has in the store, which another process may have changed.
-                    Ok(Plan::Write(again(core, lease, now, ttl.unwrap_or(lease.ttl), self.process)?))
+                    Ok(Plan::write(again(core, lease, now, ttl.unwrap_or(lease.ttl), self.process)?))
                 }
                 other => Ok(Plan::Stop(Loss { taken_by: other.map(Holder::from), fence: core.fence })),
             }
@@ -547,11 +553,11 @@ impl Engine {
             if let Some((request, next)) = &next {
                 let lease = self.new_lease(core, now, request, ttl, *next)?;
                 let last_fence = Some(lease.fence);
-                return Ok(Plan::Write(Change { beats: true, lease: Some(lease), waiting, last_fence }));
+                return Ok(Plan::write(Change { beats: true, lease: Some(lease), waiting, last_fence }));
             }
             removed = waiting;
             let last_fence = record.and_then(|record| record.last_fence);
-            Ok(Plan::Write(Change { beats: false, lease: None, waiting: None, last_fence }))
+            Ok(Plan::write(Change { beats: false, lease: None, waiting: None, last_fence }))
         });
         let swapped = swapped.await;
         match (swapped, flight.take_waiter()) {
@@ -640,7 +646,7 @@ impl Engine {
         let swapped = self.swap(flight, None, |core, now| {
             let record = core.record();
             match self.judge(record.and_then(|record| record.lease.as_ref()), now.wall) {
-                State::Expired(_) if self.believe(now.wall).is_ok() => Ok(Plan::Write(Change {
+                State::Expired(_) if self.believe(now.wall).is_ok() => Ok(Plan::write(Change {
                     beats: false,
                     lease: None,
                     waiting: None,

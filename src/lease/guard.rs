@@ -133,7 +133,8 @@ fn renew_at(grant: &Grant) -> Moment {
     // The deadline lies a whole time to live after the request, or earlier where the wall clock was set back. Then
     // renewing does not move it, and must not become a loop.
     let left = grant.time_left();
-    grant.clock.monotonic().plus(left.saturating_sub(2 * third).max(left / 3))
+    let pause = if left > 2 * third { left - 2 * third } else { left / 3 };
+    grant.clock.monotonic().plus(pause)
 }
 
 impl Guard {

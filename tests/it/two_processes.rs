@@ -74,10 +74,12 @@ fn one_of_two_processes() {
             let (mut record, mode) = read(&store).await;
             let id = format!("{writer}-{life}-{attempt}");
             record.0.push(id.clone());
-            writeln!(log, "intent {id}").unwrap();
+            // In one piece: half a line of one life would swallow the first of the next.
+            let mut say = |what: &str| log.write_all(format!("{what} {id}\n").as_bytes()).unwrap();
+            say("intent");
             match store.put_opts(&key(), record.encode().into(), mode.into()).await {
-                Ok(_) => writeln!(log, "ack {id}").unwrap(),
-                Err(Error::Precondition { .. } | Error::AlreadyExists { .. }) => writeln!(log, "lost {id}").unwrap(),
+                Ok(_) => say("ack"),
+                Err(Error::Precondition { .. } | Error::AlreadyExists { .. }) => say("lost"),
                 Err(error) => panic!("{error}"),
             }
         }

@@ -71,8 +71,9 @@ impl Tended {
     }
 
     pub(super) fn renewed(&self, grant: Grant) {
-        // While a wall clock that was set back catches up, renewing moves nothing: it must not be done all the time.
-        let soonest = self.engine.now().moment.plus((grant.ttl() / 12).min(grant.time_left()));
+        // While a wall clock that was set back catches up, renewing does not move the deadline, and must not become a
+        // loop.
+        let soonest = self.engine.now().moment.plus((grant.ttl() / 12).min(grant.time_left() / 3));
         let mut state = self.lock();
         state.renew_at = renew_at(&grant).max(soonest);
         state.grant = grant;

@@ -166,6 +166,23 @@ async fn a_wall_clock_that_was_set_back_neither_lengthens_belief_nor_makes_a_sto
 }
 
 #[tokio::test]
+async fn a_guard_over_a_lease_that_is_not_fresh_renews_it_when_a_third_of_its_life_has_passed() {
+    for (age, wait) in [(4, 6), (10, 0), (25, 0)] {
+        let bed = Memory::new().await;
+        let grant = bed.leases.acquire(&key("a"), &request()).await.unwrap().granted().unwrap();
+        bed.clock.advance(age * SECOND);
+        let guard = bed.leases.guard(grant, None);
+        settle().await;
+        if wait > 0 {
+            bed.pass(1, wait * SECOND - MILLI).await;
+            assert_eq!(guard.grant().expires_at(), noon().plus(30 * SECOND));
+            bed.pass(1, MILLI).await;
+        }
+        assert_eq!(guard.grant().expires_at(), bed.clock.wall().plus(30 * SECOND), "{age} s old");
+    }
+}
+
+#[tokio::test]
 async fn a_loss_names_who_took_the_lease_and_its_fence() {
     let bed = Memory::new().await;
     let guard = bed.lock("a", &request()).await;

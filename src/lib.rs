@@ -93,3 +93,7 @@ pub use settings::Settings;
 pub use stats::Stats;
 pub use store::{Store, StoreBuilder};
 pub use ttl::Ttl;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -35,9 +35,13 @@ async fn doctor(url: &str) -> Result<String, Error> {
     let store = Store::builder().url(url).probing(Probing::Always).open().await?;
     let agreed = store.agreement();
     let skew = store.skew().map_or("not known".to_owned(), |skew| format!("{} ms", skew.as_millis()));
+    let verdict = match store.trusts_clock() {
+        true => "safe for leases",
+        false => "safe for leases, but nothing is granted here until this machine's clock is mended",
+    };
     Ok(format!(
         "store      {store}\n\
-         verdict    safe for leases\n\
+         verdict    {verdict}\n\
          skew       {skew} against the store's clock, {} ms allowed between machines\n\
          requests   {} made to find out",
         agreed.max_clock_skew.as_millis(),

@@ -15,49 +15,27 @@ use crate::{
     sweep::{Entry, Shelf, Sweepable, Turn, TurnTaken, Verdict},
 };
 use async_trait::async_trait;
-use bytes::Bytes;
 use std::{sync::Arc, time::Duration};
 
 #[derive(Debug)]
 pub(crate) struct LeaseSweep(pub(crate) Arc<Engine>);
 
-/// A record found by its name: an entry may stand for a key whose name is a hash.
-#[derive(Debug)]
-struct Named {
-    name: Name,
-}
-
-impl Slot for Named {
-    type Record = Keyed;
-
-    fn name(&self) -> Name {
-        self.name.clone()
-    }
-
-    fn encode(&self, _: &Keyed) -> Result<Bytes> {
-        Err(Error::corrupt("a record is not written by its name"))
-    }
-
-    fn decode(&self, body: Bytes) -> Result<Keyed> {
-        let (key, record) = record::decode(body)
-            .map_err(|why| Error::corrupt(format!("the record {} cannot be read: {why}", self.name)))?;
-        Ok(Keyed { key, record })
-    }
-}
-
-#[derive(Debug, Clone)]
-struct Keyed {
-    key: Key,
-    record: Record,
-}
-
-impl cas::Record for Keyed {
-    fn write_id(&self) -> crate::WriteId {
-        self.record.write_id
-    }
-
-    fn revision(&self) -> u64 {
-        self.record.revision
+impl LeaseSweep {
+    /// The key that an entry stands for; where its name is a hash, only the record says. `None` if there is no record.
+    async fn key(&self, entry: &Entry<'_>) -> Result<Option<Key>> {
+        match Key::from_name(entry.name) {
+            Ok(Decoded::Key(key)) => return Ok(Some(key)),
+            Ok(Decoded::Hashed) => {}
+            Err(error) => return Err(Error::corrupt(error.to_string())),
+        }
+        let name = Name::new(format!("{}/meta/{}.pb", entry.shelf.label, entry.name));
+        let Some(fetched) = self.0.backend.get(&name).await? else { return Ok(None) };
+        let unreadable = |why| Error::corrupt(format!("the record {name} cannot be read: {why}"));
+        let (key, _) = record::decode(fetched.body).map_err(unreadable)?;
+        if key.name() != entry.name {
+            return Err(Error::corrupt(format!("the record {name} is that of another key, {key}")));
+        }
+        Ok(Some(key))
     }
 }
 
@@ -75,14 +53,16 @@ impl Sweepable for LeaseSweep {
 
     async fn settle(&self, entry: &Entry<'_>, dry_run: bool) -> Result<Verdict> {
         let engine = &self.0;
-        let name = Name::new(format!("{}/meta/{}.pb", entry.shelf.label, entry.name));
-        let Some(seen) = cas::read(&engine.backend, &Named { name: name.clone() }).await? else {
-            return Ok(Verdict::Stale);
+        let key = match self.key(entry).await? {
+            Some(key) => key,
+            None => return Ok(Verdict::Stale),
         };
-        let Keyed { key, record } = seen.record();
-        if key.name() != entry.name {
-            return Err(Error::corrupt(format!("the record {name} is that of another key, {key}")));
-        }
+        let cell = engine.cells.get(&Namespace::trusted(&entry.shelf.label), &key);
+        // From before the read until after the swap: nothing of this process comes in between.
+        let core = engine.hold(&cell).await?;
+        let mut flight = Flight::new(engine, &cell, core, Intent::Nothing);
+        engine.read(&cell, flight.core()).await?;
+        let Some(record) = flight.core().record() else { return Ok(Verdict::Stale) };
         let Some(lease) = &record.lease else { return Ok(Verdict::Stale) };
         if Bucket::of(lease.expires)? > entry.bucket {
             return Ok(Verdict::Stale);
@@ -93,13 +73,7 @@ impl Sweepable for LeaseSweep {
         if dry_run {
             return Ok(Verdict::Cleared);
         }
-        record.must_be_ours(key)?;
-        let namespace = Namespace::trusted(&entry.shelf.label);
-        let cell = engine.cells.get(&namespace, key);
-        let core = engine.hold(&cell).await?;
-        let mut flight = Flight::new(engine, &cell, core, Intent::Nothing);
-        // On exactly what was read and judged. Whoever was faster has renewed it or taken it over, and filed it anew.
-        flight.core().learn(Some(seen.map(|keyed| keyed.record)))?;
+        record.must_be_ours(&key)?;
         let now = engine.now();
         let build = |base: Option<&Record>, stamp| {
             let mut record = Record::after(base, stamp, now.wall);

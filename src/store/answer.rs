@@ -74,6 +74,16 @@ fn judge(error: &StoreError, code: Option<&str>, text: &str) -> (ErrorKind, &'st
         StoreError::InvalidPath { .. } => (Config, "correct the prefix in the URL"),
         StoreError::UnknownConfigurationKey { .. } => (Config, "correct the option's name"),
         _ if io_kind(error) == Some(io::ErrorKind::StorageFull) => (Unavailable, "free some space"),
+        // With no credentials to be found the client asks the machine's own service for some.
+        _ if ["169.254.169.254", "169.254.170.2", "metadata.google.internal"]
+            .iter()
+            .any(|host| text.contains(host)) =>
+        {
+            (
+                Denied,
+                "no credentials were found: set them in the environment (for S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY)",
+            )
+        }
         _ if text.contains("missing LOCATION") => (Config, "check the region and the endpoint"),
         _ => (Unavailable, "try again later"),
     }

@@ -57,11 +57,6 @@ pub(crate) struct Seen<R> {
 }
 
 impl<R> Seen<R> {
-    /// The same sight of the same object, as another type.
-    pub(crate) fn map<S>(self, read: impl FnOnce(R) -> S) -> Seen<S> {
-        Seen { record: read(self.record), version: self.version, modified: self.modified }
-    }
-
     pub(crate) fn record(&self) -> &R {
         &self.record
     }

@@ -2,7 +2,7 @@
 
 use super::{
     Agreement, Backend, Requests,
-    agreement::{DATE_SLACK, Passed, StoreRecord, StoreSlot},
+    agreement::{Passed, StoreRecord, StoreSlot},
     backend::TimeSource,
     cas::{self, Cas, Outcome, Seen},
     counting::Counting,
@@ -123,6 +123,11 @@ impl Store {
     /// What time it is by the store's own clock, if it has told.
     pub fn time(&self) -> Option<Timestamp> {
         self.backend.store_time()
+    }
+
+    /// Whether this machine's clock and the store's are close enough together for anything to be granted.
+    pub fn trusts_clock(&self) -> bool {
+        self.backend.believe(&self.agreement, self.backend.clock.wall()).is_ok()
     }
 
     /// How far this machine's clock and the store's are apart, as far as is known; the store counts whole seconds.
@@ -323,10 +328,8 @@ impl StoreBuilder {
             Arc::clone(&counters),
         );
         let store = Store { backend, agreement, engine, decisions, sweeper, activity, counters };
-        if let Some(skew) = store.skew()
-            && skew > agreement.max_clock_skew + DATE_SLACK
-        {
-            tracing::warn!(store = %store, ?skew, "this machine's clock and the store's differ: no lease is granted until that is mended");
+        if !store.trusts_clock() {
+            tracing::warn!(store = %store, skew = ?store.skew(), "this machine's clock and the store's differ: no lease is granted until that is mended");
         }
         Ok(store)
     }
@@ -338,8 +341,8 @@ impl StoreBuilder {
                 return Err(Error::invalid("no store was named: give the builder a URL or an object store"));
             }
             Source::Url(url) => {
-                let timeout = self.settings.request_timeout;
-                connect(&url, self.options, self.environment, timeout, &meter, &self.clock).await?
+                let timeouts = (self.settings.request_timeout, self.settings.bulk_timeout);
+                connect(&url, self.options, self.environment, timeouts, &meter, &self.clock).await?
             }
             Source::Handle { store, bulk, prefix, ordered, own_time } => {
                 if let Some((key, _)) = self.options.first() {

@@ -28,13 +28,19 @@ pub(super) async fn connect(
     text: &str,
     mut options: Vec<(String, String)>,
     environment: bool,
-    timeout: Duration,
+    timeouts: (Duration, Duration),
     meter: &Arc<Meter>,
     clock: &Arc<dyn Clock>,
 ) -> Result<Connection> {
     let url = Url::parse(text).map_err(|error| {
         Error::invalid(format!("{text:?} is no store URL such as s3://bucket/prefix or file:///some/folder: {error}"))
     })?;
+    if url.password().is_some() {
+        return Err(Error::invalid(format!(
+            "a password does not belong into a URL ({}): put it into the environment",
+            place(&url)
+        )));
+    }
     for (key, value) in url.query_pairs() {
         if SECRETS.iter().any(|secret| key.to_ascii_lowercase().contains(secret)) {
             return Err(Error::invalid(format!("{key} does not belong into a URL: put it into the environment")));
@@ -62,7 +68,7 @@ pub(super) async fn connect(
             if url.host_str().is_none_or(str::is_empty) {
                 return Err(Error::invalid(format!("{url} names no bucket: {}://bucket/prefix", url.scheme())));
             }
-            cloud::connect(&url, &options, environment, timeout, meter)
+            cloud::connect(&url, &options, environment, timeouts, meter)
         }
         other => {
             Err(Error::invalid(format!("{other:?} is no kind of store: use s3://, gs://, az://, file:// or memory://")))
@@ -106,6 +112,8 @@ fn place(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
     url.set_fragment(None);
+    // Refused before anything is opened; this is for the message that says so.
+    let _ = url.set_password(None);
     url.to_string()
 }
 
@@ -117,7 +125,7 @@ mod cloud {
         url: &Url,
         _: &[(String, String)],
         _: bool,
-        _: Duration,
+        _: (Duration, Duration),
         _: &Arc<Meter>,
     ) -> Result<Connection> {
         Err(missing_feature(url))
@@ -192,7 +200,7 @@ mod cloud {
                 url: &Url,
                 options: &[(String, String)],
                 environment: bool,
-                timeout: Duration,
+                timeouts: (Duration, Duration),
                 meter: &Arc<Meter>,
             ) -> Result<Connection> {
                 let options = parsed::<$key>(options, environment.then_some($environment), url.scheme())?;
@@ -200,7 +208,7 @@ mod cloud {
                     url.username().is_empty().then(|| url.host_str()).flatten().unwrap_or(url.username()).to_owned();
                 let endpoint =
                     options.iter().rev().find(|(key, _)| matches!(key, $endpoint)).map(|(_, value)| value.clone());
-                let build = |retry: RetryConfig| {
+                let build = |retry: RetryConfig, timeout: Duration| {
                     // A plain-text endpoint is refused by default, but whoever names one means it.
                     let plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
                     let builder = <$builder>::new()
@@ -218,14 +226,18 @@ mod cloud {
                         .build()
                         .map_err(|error| unusable(error, url))
                 };
-                let bulk = Arc::new(build(FEW_RETRIES)?);
+                let bulk = Arc::new(build(FEW_RETRIES, timeouts.1)?);
                 let place = place(url);
                 Ok(Connection {
-                    coordination: Arc::new(build(NO_RETRIES)?),
+                    coordination: Arc::new(build(NO_RETRIES, timeouts.0)?),
                     bulk: Arc::clone(&bulk) as Arc<dyn ObjectStore>,
-                    lister: Lister::Paged(bulk),
+                    lister: Lister::Paged(Arc::clone(&bulk) as _),
                     prefix: prefix(url)?,
-                    identity: format!("{place} at {}", endpoint.as_deref().unwrap_or("the provider's endpoint")),
+                    // The store names itself: an Azure container is one of an account, which may come from the environment.
+                    identity: format!(
+                        "{place} at {}: {bulk}",
+                        endpoint.as_deref().unwrap_or("the provider's endpoint")
+                    ),
                     place,
                     time: TimeSource::Answers,
                 })
@@ -271,13 +283,13 @@ mod cloud {
         url: &Url,
         options: &[(String, String)],
         environment: bool,
-        timeout: Duration,
+        timeouts: (Duration, Duration),
         meter: &Arc<Meter>,
     ) -> Result<Connection> {
         match url.scheme() {
-            "s3" | "s3a" => s3(url, options, environment, timeout, meter),
-            "gs" => gcs(url, options, environment, timeout, meter),
-            _ => azure(url, options, environment, timeout, meter),
+            "s3" | "s3a" => s3(url, options, environment, timeouts, meter),
+            "gs" => gcs(url, options, environment, timeouts, meter),
+            _ => azure(url, options, environment, timeouts, meter),
         }
     }
 }

@@ -108,7 +108,7 @@ impl Shared {
         if self.checks_signature_time() && !self.is_signed_now(call) {
             return forbidden("RequestTimeTooSkewed", "The request's time and the server's time are too far apart.");
         }
-        if call.bucket != S3Server::BUCKET {
+        if call.bucket != S3Server::BUCKET || self.bucket_removed.load(std::sync::atomic::Ordering::SeqCst) {
             let message = "The specified bucket does not exist";
             return Err(Reply::error(StatusCode::NOT_FOUND, "NoSuchBucket", message));
         }

@@ -71,6 +71,7 @@ impl S3Server {
             clock,
             date_offset: AtomicI64::new(0),
             checks_signature_time: AtomicBool::new(false),
+            bucket_removed: AtomicBool::new(false),
             faults: Faults::none(),
             bucket: Mutex::default(),
             denied: Mutex::default(),
@@ -115,6 +116,11 @@ impl S3Server {
     /// with the machine's clock, and test clocks are far from it.
     pub fn check_signature_time(&self, check: bool) {
         self.shared.checks_signature_time.store(check, Ordering::SeqCst);
+    }
+
+    /// Somebody removes the bucket: from now on there is none.
+    pub fn remove_bucket(&self) {
+        self.shared.bucket_removed.store(true, Ordering::SeqCst);
     }
 
     /// Every request received so far, in the order in which they had been read to their end.
@@ -182,6 +188,7 @@ struct Shared {
     clock: Arc<dyn Clock>,
     date_offset: AtomicI64,
     checks_signature_time: AtomicBool,
+    bucket_removed: AtomicBool,
     faults: Faults,
     bucket: Mutex<Bucket>,
     denied: Mutex<BTreeSet<Op>>,

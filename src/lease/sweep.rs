@@ -7,11 +7,8 @@ use super::{
     types::{Acquired, Request},
 };
 use crate::{
-    Bucket, Error, Key, LeaseId, Namespace, Result, index,
-    store::{
-        Name,
-        cas::{self, Outcome, Slot},
-    },
+    Bucket, Decoded, Error, Key, LeaseId, Namespace, Result, index,
+    store::{Name, cas::Outcome},
     sweep::{Entry, Shelf, Sweepable, Turn, TurnTaken, Verdict},
 };
 use async_trait::async_trait;

@@ -131,11 +131,8 @@ impl fmt::Debug for Tended {
 /// A third of the time to live after the request was sent: two more renewals may fail before the lease ends.
 fn renew_at(grant: &Grant) -> Moment {
     let third = grant.ttl() / 3;
-    // The deadline lies a whole time to live after the request, or earlier where the wall clock was set back. Then
-    // renewing does not move it, and must not become a loop.
-    let left = grant.time_left();
-    let pause = if left > 2 * third { left - 2 * third } else { left / 3 };
-    grant.clock.monotonic().plus(pause)
+    // The deadline lies a whole time to live after the request, or earlier where the wall clock was set back.
+    grant.clock.monotonic().plus(grant.time_left().saturating_sub(2 * third))
 }
 
 impl Guard {

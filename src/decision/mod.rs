@@ -22,7 +22,7 @@ use crate::{
     Error, ErrorKind, Result,
     clock::Timestamp,
     store::{
-        Agreement, Backend,
+        Agreement, Backend, TimeSource,
         cas::{self, Cas, Outcome, Seen},
     },
     sweep::Activity,
@@ -162,7 +162,18 @@ impl Shared {
 
     /// Past by this machine's clock and by the store's: what is deleted must be over for everybody.
     pub(crate) fn is_past(&self, at: Timestamp) -> bool {
-        self.backend.clock.wall() > at && self.backend.store_time().is_some_and(|store| store > at)
+        self.backend.clock.wall() > at && self.is_past_in_store(at)
+    }
+
+    /// Nobody can decide it any more, and what the store receives from now on is void.
+    pub(crate) fn is_over(&self, ages: &Ages) -> bool {
+        // A store tells times in whole seconds, rounded down: what comes within a second of the end looks punctual.
+        let rounding = if self.backend.time == TimeSource::Clock { Duration::ZERO } else { Duration::from_secs(1) };
+        self.is_past(ages.ends()) && self.is_past_in_store(ages.ends().plus(rounding))
+    }
+
+    fn is_past_in_store(&self, at: Timestamp) -> bool {
+        self.backend.store_time().is_some_and(|store| store > at)
     }
 
     /// By whichever clock is later.
@@ -302,13 +313,21 @@ impl Decisions {
         if let Some(decision) = shared.recall(txn) {
             return Ok(decision.into());
         }
-        match shared.read(txn).await? {
+        let found = shared.read(txn).await?;
+        if shared.backend.store_time().is_none() {
+            // A store that was handed in and has not told its time yet. Without it nothing is over.
+            if let Err(error) = shared.backend.ask_time().await {
+                tracing::debug!(%error, "the store's time is not known");
+            }
+        }
+        match found {
             Found::Marker(marker)
                 if shared.is_past(marker.expires())
                     && shared.backend.believe(&shared.agreement, shared.backend.clock.wall()).is_ok() =>
             {
                 // Over for everybody, whether or not it can be deleted.
                 if let Err(error) = self.delete(txn).await {
+                    && shared.is_over(&ages)
                     tracing::warn!(%txn, %error, "a decision whose time is over could not be deleted");
                 }
                 Ok(Answer::Forgotten)
@@ -318,7 +337,7 @@ impl Decisions {
                 Ok(marker.decision.into())
             }
             Found::Void => Ok(Answer::Forgotten),
-            Found::Nothing if shared.backend.clock.wall() > ages.ends() => Ok(Answer::Forgotten),
+            Found::Nothing if shared.is_over(&ages) => Ok(Answer::Forgotten),
             Found::Nothing => Ok(Answer::Undecided),
         }
     }
@@ -331,7 +350,7 @@ impl Decisions {
         shared.activity.touch(&*shared.backend.clock);
         let ages = self.ages(txn)?;
         shared.backend.trust_clock(&shared.agreement).await?;
-        if !shared.is_past(ages.ends()) {
+        if !shared.is_over(&ages) {
             return Err(Error::invalid(format!(
                 "{txn} can be forgotten after {} only: until then somebody may still decide it",
                 ages.ends()

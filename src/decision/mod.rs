@@ -239,11 +239,10 @@ impl Decisions {
         let mut filed = None;
         let (mut tried, mut retries) = (false, 0);
         loop {
-            shared.backend.trust_clock(&shared.agreement).await?;
-            let now = shared.latest();
-            if now >= ages.closes() {
+            shared.backend.trust_clock(&shared.agreement).await.map_err(|error| in_doubt(error, tried, txn))?;
+            if shared.latest() >= ages.closes() {
                 // From now on only what is there counts.
-                return match shared.read(txn).await? {
+                return match shared.read(txn).await.map_err(|error| in_doubt(error, tried, txn))? {
                     Found::Marker(marker) => Ok(self.answered(&marker)),
                     Found::Nothing if tried => {
                         Err(Error::unknown(format!("whether {txn} was decided is not known: ask for the decision")))
@@ -288,12 +287,7 @@ impl Decisions {
                 Ok(Outcome::Unknown(error)) | Err(error) => error,
             };
             if !error.is_retryable() || shared.backend.clock.monotonic() >= give_up {
-                return Err(match error.kind() {
-                    ErrorKind::Unavailable => {
-                        Error::unknown(format!("whether {txn} was decided is not known: {error}"))
-                    }
-                    _ => error,
-                });
+                return Err(in_doubt(error, tried, txn));
             }
             shared.backend.pause(retries).await;
             retries += 1;
@@ -370,5 +364,16 @@ impl Decisions {
             return Ok(());
         }
         Err(deleted.error.unwrap_or_else(|| Error::unavailable(format!("the decision on {txn} could not be deleted"))))
+    }
+}
+
+/// The same error; if a write is in doubt, one that says so.
+fn in_doubt(error: Error, tried: bool, txn: TxnId) -> Error {
+    match error.kind() {
+        ErrorKind::Unavailable if tried => {
+            let message = format!("whether {txn} was decided is not known: {error}");
+            Error::unknown(message).with_source(error)
+        }
+        _ => error,
     }
 }

@@ -212,9 +212,9 @@ impl Decisions {
         TxnId::begin(&*self.shared.backend.clock, &*self.shared.backend.generator)
     }
 
-    fn ages(&self, txn: TxnId) -> Result<Ages> {
+    fn ages(&self, txn: TxnId, now: Timestamp) -> Result<Ages> {
         let ages = Ages::of(txn, &self.shared.agreement);
-        if !ages.has_begun(self.shared.backend.clock.wall()) {
+        if !ages.has_begun(now) {
             return Err(Error::invalid(format!(
                 "{txn} begins at {}, which is in the future: mend the clock of whoever began it",
                 txn.begun()
@@ -230,10 +230,11 @@ impl Decisions {
     pub async fn decide(&self, txn: TxnId, decision: Decision) -> Result<Decided> {
         let shared = &*self.shared;
         shared.activity.touch(&*shared.backend.clock);
-        let ages = self.ages(txn)?;
         if let Some(decision) = shared.recall(txn) {
             return Ok(Decided::Decision(decision));
         }
+        shared.backend.trust_clock(&shared.agreement).await?;
+        let ages = self.ages(txn, shared.backend.clock.wall())?;
         let give_up = shared.backend.clock.monotonic().plus(shared.patience);
         let mut swap = Cas::new(Arc::clone(&shared.backend), MarkerSlot(txn), None);
         let mut filed = None;
@@ -303,7 +304,8 @@ impl Decisions {
     pub async fn decision(&self, txn: TxnId) -> Result<Answer> {
         let shared = &*self.shared;
         shared.activity.touch(&*shared.backend.clock);
-        let ages = self.ages(txn)?;
+        // By whichever clock is later: a machine whose own clock is slow reads on.
+        let ages = self.ages(txn, shared.latest())?;
         if let Some(decision) = shared.recall(txn) {
             return Ok(decision.into());
         }
@@ -342,7 +344,6 @@ impl Decisions {
     pub async fn forget(&self, txn: TxnId) -> Result<()> {
         let shared = &*self.shared;
         shared.activity.touch(&*shared.backend.clock);
-        let ages = self.ages(txn)?;
         shared.backend.trust_clock(&shared.agreement).await?;
         if !shared.is_over(&ages) {
             return Err(Error::invalid(format!(
@@ -352,6 +353,7 @@ impl Decisions {
         }
         self.delete(txn).await
     }
+        let ages = self.ages(txn, shared.backend.clock.wall())?;
 
     async fn delete(&self, txn: TxnId) -> Result<()> {
         let name = cas::Slot::name(&MarkerSlot(txn));

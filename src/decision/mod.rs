@@ -271,8 +271,16 @@ impl Decisions {
             };
             let error = match attempt.await {
                 Ok(Outcome::Won(seen, ())) => {
+                    // An Ok does not say when the store received it, by its own clock: late in the day, ask.
+                    let void = match seen.modified() {
+                        None if shared.latest() >= ages.closes() => {
+                            let found = shared.read(txn).await.map_err(|error| in_doubt(error, tried, txn))?;
+                            !matches!(found, Found::Marker(_))
+                        }
+                        modified => ages.is_void(modified),
+                    };
                     // Verdicts by Ok and by read-back alike: whoever was suspended meanwhile must not believe in them.
-                    if shared.latest() >= ages.verdict_by() || ages.is_void(seen.modified()) {
+                    if void || shared.latest() >= ages.verdict_by() {
                         return Err(Error::unknown(format!(
                             "whether {txn} was decided in time is not known: ask for the decision"
                         )));
@@ -319,11 +327,11 @@ impl Decisions {
         match found {
             Found::Marker(marker)
                 if shared.is_past(marker.expires())
+                    && shared.is_over(&ages)
                     && shared.backend.believe(&shared.agreement, shared.backend.clock.wall()).is_ok() =>
             {
                 // Over for everybody, whether or not it can be deleted.
                 if let Err(error) = self.delete(txn).await {
-                    && shared.is_over(&ages)
                     tracing::warn!(%txn, %error, "a decision whose time is over could not be deleted");
                 }
                 Ok(Answer::Forgotten)
@@ -345,6 +353,7 @@ impl Decisions {
         let shared = &*self.shared;
         shared.activity.touch(&*shared.backend.clock);
         shared.backend.trust_clock(&shared.agreement).await?;
+        let ages = self.ages(txn, shared.backend.clock.wall())?;
         if !shared.is_over(&ages) {
             return Err(Error::invalid(format!(
                 "{txn} can be forgotten after {} only: until then somebody may still decide it",
@@ -353,7 +362,6 @@ impl Decisions {
         }
         self.delete(txn).await
     }
-        let ages = self.ages(txn, shared.backend.clock.wall())?;
 
     async fn delete(&self, txn: TxnId) -> Result<()> {
         let name = cas::Slot::name(&MarkerSlot(txn));

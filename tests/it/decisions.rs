@@ -462,7 +462,7 @@ async fn a_write_that_was_under_way_for_longer_than_margins_allow_is_void() {
     world.script(Rule::always(Op::Put, Fault::Refuse(Reply::Drop)).on(MARKERS));
     let unknown = moving(&[&world.clock], 100 * MILLI, decisions.decide(txn, Decision::Commit)).await;
     assert_eq!(kind(unknown), ErrorKind::Unknown);
-    world.clock.advance(MARGIN);
+    world.clock.advance(txn.begun().plus(AGE + MARGIN).since(world.clock.wall()));
     assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Undecided);
     world.clock.advance(3 * SECOND);
     settle().await;
@@ -492,7 +492,9 @@ async fn a_process_whose_clock_is_two_minutes_off_decides_nothing_and_reads_on()
         assert!(other.stats().clock_refusals >= 2);
         assert!(!bed.server.names().iter().any(|name| name.ends_with(&txn.to_string())), "nothing was written");
         bed.server.set_date(0);
-        assert_eq!(decisions.decide(txn, Decision::Abort).await.ok(), (off < 0).then_some(ABORT));
+        // By clocks that agree, one of the two is from the future.
+        let decided = decisions.decide(txn, Decision::Abort).await.map_err(|error| error.kind());
+        assert_eq!(decided, if off < 0 { Ok(ABORT) } else { Err(ErrorKind::Invalid) });
     }
 }
 
@@ -532,7 +534,7 @@ async fn a_marker_within_the_second_in_which_a_transaction_ends_cannot_come_afte
     server.put_object(&body.0, body.1);
     let later = decisions.decision(txn).await.unwrap();
     assert_eq!((answer, later), (Answer::Undecided, Answer::Committed));
-    clock.advance(SECOND);
+    clock.advance(2 * SECOND);
     decisions.forget(txn).await.unwrap();
     assert_eq!(decisions.decision(txn).await.unwrap(), Answer::Forgotten);
 }
@@ -681,19 +683,18 @@ async fn a_marker_outlives_the_entry_of_somebody_who_lost() {
     let world = World::new();
     let (early, late) = (world.process().await, world.process().await);
     let txn = early.decisions().begin();
-    // The first files its entry and dies. Half an hour later, in another hour, somebody else decides.
+    // The first files its entry and dies. At twenty past the next hour somebody else decides.
     world.script(Rule::once(Op::Put, Fault::Delay(SECOND)).on(MARKERS));
     {
         let decisions = early.decisions();
         let mut deciding = pin!(decisions.decide(txn, Decision::Commit));
         start(&mut deciding).await;
     }
-    world.clock.advance(HOUR / 2 + SECOND);
+    world.clock.advance(Duration::from_secs(50 * 60));
     assert_eq!(late.decisions().decide(txn, Decision::Abort).await.unwrap(), ABORT);
     assert_eq!(world.entries_of(txn).len(), 2);
     // The first hour is over and can be swept; the marker lives on, with its own entry.
-    world.clock.advance(RETENTION - SECOND);
-    world.clock.advance(Duration::from_secs(901) - HOUR / 2);
+    world.clock.advance(RETENTION - Duration::from_secs(299));
     let report = late.store.sweep_once(sweep()).await.unwrap();
     assert_eq!((report.markers_deleted, report.entries_deleted), (0, 1), "{report:?}");
     assert_eq!(world.entries_of(txn).len(), 1);

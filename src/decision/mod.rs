@@ -22,7 +22,7 @@ use crate::{
     Error, ErrorKind, Result,
     clock::Timestamp,
     store::{
-        Agreement, Backend,
+        Agreement, Backend, TimeSource,
         cas::{self, Cas, Outcome, Seen},
     },
     sweep::Activity,
@@ -162,7 +162,18 @@ impl Shared {
 
     /// Past by this machine's clock and by the store's: what is deleted must be over for everybody.
     pub(crate) fn is_past(&self, at: Timestamp) -> bool {
-        self.backend.clock.wall() > at && self.backend.store_time().is_some_and(|store| store > at)
+        self.backend.clock.wall() > at && self.is_past_in_store(at)
+    }
+
+    /// Nobody can decide it any more, and what the store receives from now on is void.
+    pub(crate) fn is_over(&self, ages: &Ages) -> bool {
+        // A store tells times in whole seconds, rounded down: what comes within a second of the end looks punctual.
+        let rounding = if self.backend.time == TimeSource::Clock { Duration::ZERO } else { Duration::from_secs(1) };
+        self.is_past(ages.ends()) && self.is_past_in_store(ages.ends().plus(rounding))
+    }
+
+    fn is_past_in_store(&self, at: Timestamp) -> bool {
+        self.backend.store_time().is_some_and(|store| store > at)
     }
 
     /// By whichever clock is later.
@@ -201,9 +212,9 @@ impl Decisions {
         TxnId::begin(&*self.shared.backend.clock, &*self.shared.backend.generator)
     }
 
-    fn ages(&self, txn: TxnId) -> Result<Ages> {
+    fn ages(&self, txn: TxnId, now: Timestamp) -> Result<Ages> {
         let ages = Ages::of(txn, &self.shared.agreement);
-        if !ages.has_begun(self.shared.backend.clock.wall()) {
+        if !ages.has_begun(now) {
             return Err(Error::invalid(format!(
                 "{txn} begins at {}, which is in the future: mend the clock of whoever began it",
                 txn.begun()
@@ -219,20 +230,20 @@ impl Decisions {
     pub async fn decide(&self, txn: TxnId, decision: Decision) -> Result<Decided> {
         let shared = &*self.shared;
         shared.activity.touch(&*shared.backend.clock);
-        let ages = self.ages(txn)?;
         if let Some(decision) = shared.recall(txn) {
             return Ok(Decided::Decision(decision));
         }
+        shared.backend.trust_clock(&shared.agreement).await?;
+        let ages = self.ages(txn, shared.backend.clock.wall())?;
         let give_up = shared.backend.clock.monotonic().plus(shared.patience);
         let mut swap = Cas::new(Arc::clone(&shared.backend), MarkerSlot(txn), None);
         let mut filed = None;
         let (mut tried, mut retries) = (false, 0);
         loop {
-            shared.backend.trust_clock(&shared.agreement).await?;
-            let now = shared.latest();
-            if now >= ages.closes() {
+            shared.backend.trust_clock(&shared.agreement).await.map_err(|error| in_doubt(error, tried, txn))?;
+            if shared.latest() >= ages.closes() {
                 // From now on only what is there counts.
-                return match shared.read(txn).await? {
+                return match shared.read(txn).await.map_err(|error| in_doubt(error, tried, txn))? {
                     Found::Marker(marker) => Ok(self.answered(&marker)),
                     Found::Nothing if tried => {
                         Err(Error::unknown(format!("whether {txn} was decided is not known: ask for the decision")))
@@ -260,8 +271,16 @@ impl Decisions {
             };
             let error = match attempt.await {
                 Ok(Outcome::Won(seen, ())) => {
+                    // An Ok does not say when the store received it, by its own clock: late in the day, ask.
+                    let void = match seen.modified() {
+                        None if shared.latest() >= ages.closes() => {
+                            let found = shared.read(txn).await.map_err(|error| in_doubt(error, tried, txn))?;
+                            !matches!(found, Found::Marker(_))
+                        }
+                        modified => ages.is_void(modified),
+                    };
                     // Verdicts by Ok and by read-back alike: whoever was suspended meanwhile must not believe in them.
-                    if shared.latest() >= ages.verdict_by() || ages.is_void(seen.modified()) {
+                    if void || shared.latest() >= ages.verdict_by() {
                         return Err(Error::unknown(format!(
                             "whether {txn} was decided in time is not known: ask for the decision"
                         )));
@@ -277,12 +296,7 @@ impl Decisions {
                 Ok(Outcome::Unknown(error)) | Err(error) => error,
             };
             if !error.is_retryable() || shared.backend.clock.monotonic() >= give_up {
-                return Err(match error.kind() {
-                    ErrorKind::Unavailable => {
-                        Error::unknown(format!("whether {txn} was decided is not known: {error}"))
-                    }
-                    _ => error,
-                });
+                return Err(in_doubt(error, tried, txn));
             }
             shared.backend.pause(retries).await;
             retries += 1;
@@ -298,13 +312,22 @@ impl Decisions {
     pub async fn decision(&self, txn: TxnId) -> Result<Answer> {
         let shared = &*self.shared;
         shared.activity.touch(&*shared.backend.clock);
-        let ages = self.ages(txn)?;
+        // By whichever clock is later: a machine whose own clock is slow reads on.
+        let ages = self.ages(txn, shared.latest())?;
         if let Some(decision) = shared.recall(txn) {
             return Ok(decision.into());
         }
-        match shared.read(txn).await? {
+        let found = shared.read(txn).await?;
+        if shared.backend.store_time().is_none() {
+            // A store that was handed in and has not told its time yet. Without it nothing is over.
+            if let Err(error) = shared.backend.ask_time().await {
+                tracing::debug!(%error, "the store's time is not known");
+            }
+        }
+        match found {
             Found::Marker(marker)
                 if shared.is_past(marker.expires())
+                    && shared.is_over(&ages)
                     && shared.backend.believe(&shared.agreement, shared.backend.clock.wall()).is_ok() =>
             {
                 // Over for everybody, whether or not it can be deleted.
@@ -318,7 +341,7 @@ impl Decisions {
                 Ok(marker.decision.into())
             }
             Found::Void => Ok(Answer::Forgotten),
-            Found::Nothing if shared.backend.clock.wall() > ages.ends() => Ok(Answer::Forgotten),
+            Found::Nothing if shared.is_over(&ages) => Ok(Answer::Forgotten),
             Found::Nothing => Ok(Answer::Undecided),
         }
     }
@@ -329,9 +352,9 @@ impl Decisions {
     pub async fn forget(&self, txn: TxnId) -> Result<()> {
         let shared = &*self.shared;
         shared.activity.touch(&*shared.backend.clock);
-        let ages = self.ages(txn)?;
         shared.backend.trust_clock(&shared.agreement).await?;
-        if !shared.is_past(ages.ends()) {
+        let ages = self.ages(txn, shared.backend.clock.wall())?;
+        if !shared.is_over(&ages) {
             return Err(Error::invalid(format!(
                 "{txn} can be forgotten after {} only: until then somebody may still decide it",
                 ages.ends()
@@ -351,5 +374,16 @@ impl Decisions {
             return Ok(());
         }
         Err(deleted.error.unwrap_or_else(|| Error::unavailable(format!("the decision on {txn} could not be deleted"))))
+    }
+}
+
+/// The same error; if a write is in doubt, one that says so.
+fn in_doubt(error: Error, tried: bool, txn: TxnId) -> Error {
+    match error.kind() {
+        ErrorKind::Unavailable if tried => {
+            let message = format!("whether {txn} was decided is not known: {error}");
+            Error::unknown(message).with_source(error)
+        }
+        _ => error,
     }
 }

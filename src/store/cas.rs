@@ -163,8 +163,11 @@ impl<S: Slot, T: Clone> Cas<S, T> {
     async fn read_back(&mut self, doubt: Error) -> Outcome<S::Record, T> {
         let there = match read(&self.backend, &self.slot).await {
             Ok(there) => there,
-            // Neither answer is known. Report the write's, which came first, unless reading found real damage.
-            Err(error) if error.kind() == ErrorKind::Corrupt => return Outcome::Unknown(error),
+            // Neither answer is known. Report the write's, which came first, unless reading found what no retry mends:
+            // real damage, or a format that this version does not know.
+            Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Config) => {
+                return Outcome::Unknown(error);
+            }
             Err(_) => return Outcome::Unknown(doubt),
         };
         let Some(seen) = there else {

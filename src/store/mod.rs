@@ -17,7 +17,7 @@ mod url;
 
 pub use agreement::Agreement;
 pub(crate) use agreement::{DATE_SLACK, LONGEST_WRITE};
-pub(crate) use backend::{Backend, Fetched, Version};
+pub(crate) use backend::{Backend, Fetched, TimeSource, Version};
 pub use meter::{AnswerKind, RequestKind, Requests};
 pub(crate) use name::Name;
 pub use open::{Probing, Store, StoreBuilder};

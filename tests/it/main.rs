@@ -9,6 +9,7 @@ mod processes;
 mod budget;
 mod cas_answers;
 mod crash_points;
+mod decisions;
 mod election;
 mod fairness;
 mod guard;

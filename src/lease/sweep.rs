@@ -75,6 +75,7 @@ impl Sweepable for LeaseSweep {
 
     async fn settle(&self, entry: &Entry<'_>, dry_run: bool) -> Result<Verdict> {
         let engine = &self.0;
+        Key::from_name(entry.name).map_err(|error| Error::corrupt(error.to_string()))?;
         let name = Name::new(format!("{}/meta/{}.pb", entry.shelf.label, entry.name));
         let Some(seen) = cas::read(&engine.backend, &Named { name: name.clone() }).await? else {
             return Ok(Verdict::Stale);

@@ -258,8 +258,8 @@ impl Sweeper {
         Ok(StoppedBy::Complete)
     }
 
-    /// Finds out what there is to walk. Begins anywhere, so that a process that restarts often does not always begin with
-    /// the same namespace.
+    /// Finds out what there is to walk. In any order: a process that restarts after every run must not meet the same huge
+    /// namespace before the same small one each time.
     async fn begin(&self, namespace: Option<&Namespace>) -> Result<Pass> {
         let mut stops = Vec::new();
         for kind in &self.kinds {
@@ -268,8 +268,10 @@ impl Sweeper {
                 shelves.into_iter().filter(|shelf| namespace.is_none_or(|wanted| wanted.as_str() == shelf.label));
             stops.extend(wanted.map(|shelf| Stop { kind: Arc::clone(kind), shelf, cursor: None }));
         }
-        let next = u32::from_le_bytes(self.backend.generator.bytes()) as usize % stops.len().max(1);
-        Ok(Pass { stops, next })
+        for last in (1..stops.len()).rev() {
+            stops.swap(last, u32::from_le_bytes(self.backend.generator.bytes()) as usize % (last + 1));
+        }
+        Ok(Pass { stops, next: 0 })
     }
 
     #[expect(clippy::too_many_arguments, reason = "the state of one run, kept in one place by its caller")]

@@ -119,6 +119,7 @@ impl Sweeper {
 
     async fn run_alone(&self, due: Due, stop: &CancellationToken) -> Result<Option<Report>> {
         let Ok(mut state) = self.state.try_lock() else { return Ok(None) };
+        let idle_since = self.activity.last();
         let turn = if self.settings.cluster_singleton {
             match self.turn.take(self.settings.max_runtime_per_run + self.settings.tick).await? {
                 Some(turn) => Some(turn),
@@ -133,7 +134,7 @@ impl Sweeper {
         let limits = Limits {
             max_ops: u64::from(max_ops),
             until: Some(until),
-            heed_activity: idle,
+            idle_since: idle.then_some(idle_since),
             dry_run: false,
             stop,
             progress: None,

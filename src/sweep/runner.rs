@@ -2,11 +2,7 @@
 
 use super::run::{Limits, Sweeper};
 use super::{Report, StoppedBy};
-use crate::{
-    Bucket, ErrorKind, Result,
-    clock::{Moment, Timestamp},
-    generator::GeneratorExt,
-};
+use crate::{Bucket, ErrorKind, Result, clock::Moment, generator::GeneratorExt};
 use std::{sync::Arc, time::Duration};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -41,8 +37,9 @@ enum Due {
 
 /// What the runner remembers between ticks.
 struct Schedule {
-    /// Nothing is due before this, by the wall clock: a pass is complete and no other hour has ended yet.
-    rest_until: Option<Timestamp>,
+    /// Nothing is due before this: a pass is complete and no other hour has ended yet. Not by the wall clock, which may
+    /// have been a day ahead when this was found out.
+    rest_until: Option<Moment>,
     /// When something was last swept, or the runner began.
     swept: Moment,
     said_that_listing_is_denied: bool,
@@ -74,13 +71,14 @@ impl Sweeper {
 
     /// Until the next tick, or until another hour can be swept: an idle process costs nothing.
     fn pause(&self, schedule: &Schedule) -> Duration {
-        let rest = schedule.rest_until.map_or(Duration::ZERO, |until| until.since(self.backend.clock.wall()));
+        let now = self.backend.clock.monotonic();
+        let rest = schedule.rest_until.map_or(Duration::ZERO, |until| until.since(now));
         rest.max(self.settings.tick)
     }
 
     fn due(&self, schedule: &Schedule) -> Due {
         let now = self.backend.clock.monotonic();
-        if schedule.rest_until.is_some_and(|until| self.backend.clock.wall() < until) {
+        if schedule.rest_until.is_some_and(|until| now < until) {
             return Due::Nothing;
         }
         if now.since(self.activity.last()) >= self.settings.idle_grace {
@@ -147,12 +145,12 @@ impl Sweeper {
     }
 
     /// When the hour that is under way, or in its grace, can be swept; a little later for everybody but one.
-    fn next_hour(&self) -> Timestamp {
+    fn next_hour(&self) -> Moment {
         let grace = self.settings.hour_grace;
         let now = self.backend.clock.wall();
         let end = Bucket::of(now.minus(grace)).map_or(now, Bucket::end);
         let spread = self.backend.generator.between(Duration::ZERO, self.settings.rest_spread);
-        end.plus(grace).plus(spread)
+        self.backend.clock.monotonic().plus(end.plus(grace).plus(spread).since(now))
     }
 }
 

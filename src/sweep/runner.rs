@@ -2,8 +2,11 @@
 
 use super::run::{Limits, Sweeper};
 use super::{Report, StoppedBy};
-use crate::{Bucket, ErrorKind, Result, clock::Moment, generator::GeneratorExt};
-use std::{sync::Arc, time::Duration};
+use crate::{Bucket, Clock, ErrorKind, Result, clock::Moment, generator::GeneratorExt};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +19,8 @@ const TRICKLE_EVERY: Duration = Duration::from_secs(60);
 pub struct RunningSweeper {
     stop: CancellationToken,
     task: JoinHandle<()>,
+    /// What keeps it going after the last handle of the store is gone.
+    _sweeper: Arc<Sweeper>,
 }
 
 impl RunningSweeper {
@@ -48,23 +53,25 @@ struct Schedule {
 impl Sweeper {
     pub(crate) fn start(self: &Arc<Self>, runtime: &tokio::runtime::Handle) -> RunningSweeper {
         let stop = CancellationToken::new();
-        let task = runtime.spawn(Arc::clone(self).keep_sweeping(stop.clone()));
-        RunningSweeper { stop, task }
+        let clock = Arc::clone(&self.backend.clock);
+        let task = runtime.spawn(Self::keep_sweeping(Arc::downgrade(self), clock, stop.clone()));
+        RunningSweeper { stop, task, _sweeper: Arc::clone(self) }
     }
 
-    async fn keep_sweeping(self: Arc<Self>, stop: CancellationToken) {
-        let clock = Arc::clone(&self.backend.clock);
+    /// Until it is stopped, or nobody has the store open any more.
+    async fn keep_sweeping(sweeper: Weak<Self>, clock: Arc<dyn Clock>, stop: CancellationToken) {
         let mut schedule = Schedule { rest_until: None, swept: clock.monotonic(), said_that_listing_is_denied: false };
         loop {
-            let pause = self.pause(&schedule);
+            let Some(pause) = sweeper.upgrade().map(|sweeper| sweeper.pause(&schedule)) else { return };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 () = clock.sleep(pause) => {}
             }
-            let due = self.due(&schedule);
+            let Some(sweeper) = sweeper.upgrade() else { return };
+            let due = sweeper.due(&schedule);
             if due != Due::Nothing {
-                self.take_turn(due, &mut schedule, &stop).await;
+                sweeper.take_turn(due, &mut schedule, &stop).await;
             }
         }
     }

@@ -203,7 +203,7 @@ impl Backend {
         for (at, answer) in answers.into_iter().enumerate() {
             match answer {
                 Ok(path) => deleted.gone.extend(self.prefix.strip(path.as_ref())),
-                Err(error) if is_missing(&error) && one_each => {
+                Err(error) if is_missing(&error) && !is_bucket_missing(&error) && one_each => {
                     deleted.gone.insert(names[at].clone());
                 }
                 Err(error) => {

@@ -99,7 +99,8 @@ impl fmt::Debug for SweepOptions {
 pub(super) struct Limits<'a> {
     pub(super) max_ops: u64,
     pub(super) until: Option<Moment>,
-    pub(super) heed_activity: bool,
+    /// Stops when somebody has asked for something since.
+    pub(super) idle_since: Option<Moment>,
     pub(super) dry_run: bool,
     pub(super) stop: &'a CancellationToken,
     pub(super) progress: Option<&'a Progress>,
@@ -173,7 +174,7 @@ impl Sweeper {
         let limits = Limits {
             max_ops: options.max_ops.map_or(u64::MAX, u64::from),
             until: None,
-            heed_activity: options.heed_activity,
+            idle_since: options.heed_activity.then(|| self.activity.last()),
             dry_run: options.dry_run,
             stop: &CancellationToken::new(),
             progress: options.progress.as_ref(),
@@ -196,7 +197,7 @@ impl Sweeper {
         let before = self.backend.requests();
         let mut report = Report::default();
         let span = tracing::info_span!("sweep", store = %self.backend.place, dry_run = limits.dry_run);
-        let walked = self.walk(state, namespace, limits, began, &mut report).instrument(span).await;
+        let walked = self.walk(state, namespace, limits, &mut report).instrument(span).await;
         let (stopped_by, error) = match walked {
             Ok(stopped_by) => (stopped_by, None),
             Err(error) => {
@@ -222,7 +223,6 @@ impl Sweeper {
         state: &mut State,
         namespace: Option<&Namespace>,
         limits: &Limits<'_>,
-        began: Moment,
         report: &mut Report,
     ) -> Result<StoppedBy> {
         self.backend.refresh_time().await?;
@@ -233,7 +233,7 @@ impl Sweeper {
             None => pass.insert(self.begin(namespace).await?),
         };
         while !pass.stops.is_empty() {
-            if let Some(stopped_by) = self.must_stop(limits, began, report) {
+            if let Some(stopped_by) = self.must_stop(limits, report) {
                 return Ok(stopped_by);
             }
             let at = pass.next % pass.stops.len();
@@ -242,7 +242,7 @@ impl Sweeper {
             let page =
                 self.backend.page(&stop.shelf.folder, stop.cursor.as_ref(), self.settings.page_size.min(left)).await?;
             let mut judged = Judged::default();
-            let walked = self.walk_page(stop, &page.names, pace, limits, began, report, &mut judged).await;
+            let walked = self.walk_page(stop, &page.names, pace, limits, report, &mut judged).await;
             self.delete(judged, limits.dry_run, report).await;
             match walked {
                 Walked::Stopped(stopped_by) => return Ok(stopped_by),
@@ -258,8 +258,8 @@ impl Sweeper {
         Ok(StoppedBy::Complete)
     }
 
-    /// Finds out what there is to walk. Begins anywhere, so that a process that restarts often does not always begin with
-    /// the same namespace.
+    /// Finds out what there is to walk. In any order: a process that restarts after every run must not meet the same huge
+    /// namespace before the same small one each time.
     async fn begin(&self, namespace: Option<&Namespace>) -> Result<Pass> {
         let mut stops = Vec::new();
         for kind in &self.kinds {
@@ -268,23 +268,23 @@ impl Sweeper {
                 shelves.into_iter().filter(|shelf| namespace.is_none_or(|wanted| wanted.as_str() == shelf.label));
             stops.extend(wanted.map(|shelf| Stop { kind: Arc::clone(kind), shelf, cursor: None }));
         }
-        let next = u32::from_le_bytes(self.backend.generator.bytes()) as usize % stops.len().max(1);
-        Ok(Pass { stops, next })
+        for last in (1..stops.len()).rev() {
+            stops.swap(last, u32::from_le_bytes(self.backend.generator.bytes()) as usize % (last + 1));
+        }
+        Ok(Pass { stops, next: 0 })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the state of one run, kept in one place by its caller")]
     async fn walk_page(
         &self,
         stop: &mut Stop,
         names: &[Name],
         pace: &mut Pace,
         limits: &Limits<'_>,
-        began: Moment,
         report: &mut Report,
         judged: &mut Judged,
     ) -> Walked {
         for name in names {
-            if let Some(stopped_by) = self.must_stop(limits, began, report) {
+            if let Some(stopped_by) = self.must_stop(limits, report) {
                 return Walked::Stopped(stopped_by);
             }
             let Some((bucket, entry)) = index::parse_entry(&stop.shelf.folder, name) else {
@@ -302,7 +302,7 @@ impl Sweeper {
                 () = limits.stop.cancelled() => return Walked::Stopped(StoppedBy::Stop),
             }
             // Somebody may have come while we waited.
-            if let Some(stopped_by) = self.must_stop(limits, began, report) {
+            if let Some(stopped_by) = self.must_stop(limits, report) {
                 return Walked::Stopped(stopped_by);
             }
             let hour = bucket.to_string();
@@ -386,11 +386,11 @@ impl Sweeper {
         self.backend.clock.wall() >= due && self.backend.store_time().is_some_and(|store| store >= due)
     }
 
-    fn must_stop(&self, limits: &Limits<'_>, began: Moment, report: &Report) -> Option<StoppedBy> {
+    fn must_stop(&self, limits: &Limits<'_>, report: &Report) -> Option<StoppedBy> {
         if limits.stop.is_cancelled() {
             return Some(StoppedBy::Stop);
         }
-        if limits.heed_activity && self.activity.last() > began {
+        if limits.idle_since.is_some_and(|since| self.activity.last() > since) {
             return Some(StoppedBy::Activity);
         }
         if report.entries_seen >= limits.max_ops {

@@ -2,12 +2,11 @@
 
 use super::run::{Limits, Sweeper};
 use super::{Report, StoppedBy};
-use crate::{
-    Bucket, ErrorKind, Result,
-    clock::{Moment, Timestamp},
-    generator::GeneratorExt,
+use crate::{Bucket, Clock, ErrorKind, Result, clock::Moment, generator::GeneratorExt};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
 };
-use std::{sync::Arc, time::Duration};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -20,6 +19,8 @@ const TRICKLE_EVERY: Duration = Duration::from_secs(60);
 pub struct RunningSweeper {
     stop: CancellationToken,
     task: JoinHandle<()>,
+    /// What keeps it going after the last handle of the store is gone.
+    _sweeper: Arc<Sweeper>,
 }
 
 impl RunningSweeper {
@@ -41,8 +42,9 @@ enum Due {
 
 /// What the runner remembers between ticks.
 struct Schedule {
-    /// Nothing is due before this, by the wall clock: a pass is complete and no other hour has ended yet.
-    rest_until: Option<Timestamp>,
+    /// Nothing is due before this: a pass is complete and no other hour has ended yet. Not by the wall clock, which may
+    /// have been a day ahead when this was found out.
+    rest_until: Option<Moment>,
     /// When something was last swept, or the runner began.
     swept: Moment,
     said_that_listing_is_denied: bool,
@@ -51,36 +53,39 @@ struct Schedule {
 impl Sweeper {
     pub(crate) fn start(self: &Arc<Self>, runtime: &tokio::runtime::Handle) -> RunningSweeper {
         let stop = CancellationToken::new();
-        let task = runtime.spawn(Arc::clone(self).keep_sweeping(stop.clone()));
-        RunningSweeper { stop, task }
+        let clock = Arc::clone(&self.backend.clock);
+        let task = runtime.spawn(Self::keep_sweeping(Arc::downgrade(self), clock, stop.clone()));
+        RunningSweeper { stop, task, _sweeper: Arc::clone(self) }
     }
 
-    async fn keep_sweeping(self: Arc<Self>, stop: CancellationToken) {
-        let clock = Arc::clone(&self.backend.clock);
+    /// Until it is stopped, or nobody has the store open any more.
+    async fn keep_sweeping(sweeper: Weak<Self>, clock: Arc<dyn Clock>, stop: CancellationToken) {
         let mut schedule = Schedule { rest_until: None, swept: clock.monotonic(), said_that_listing_is_denied: false };
         loop {
-            let pause = self.pause(&schedule);
+            let Some(pause) = sweeper.upgrade().map(|sweeper| sweeper.pause(&schedule)) else { return };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 () = clock.sleep(pause) => {}
             }
-            let due = self.due(&schedule);
+            let Some(sweeper) = sweeper.upgrade() else { return };
+            let due = sweeper.due(&schedule);
             if due != Due::Nothing {
-                self.take_turn(due, &mut schedule, &stop).await;
+                sweeper.take_turn(due, &mut schedule, &stop).await;
             }
         }
     }
 
     /// Until the next tick, or until another hour can be swept: an idle process costs nothing.
     fn pause(&self, schedule: &Schedule) -> Duration {
-        let rest = schedule.rest_until.map_or(Duration::ZERO, |until| until.since(self.backend.clock.wall()));
+        let now = self.backend.clock.monotonic();
+        let rest = schedule.rest_until.map_or(Duration::ZERO, |until| until.since(now));
         rest.max(self.settings.tick)
     }
 
     fn due(&self, schedule: &Schedule) -> Due {
         let now = self.backend.clock.monotonic();
-        if schedule.rest_until.is_some_and(|until| self.backend.clock.wall() < until) {
+        if schedule.rest_until.is_some_and(|until| now < until) {
             return Due::Nothing;
         }
         if now.since(self.activity.last()) >= self.settings.idle_grace {
@@ -119,6 +124,7 @@ impl Sweeper {
 
     async fn run_alone(&self, due: Due, stop: &CancellationToken) -> Result<Option<Report>> {
         let Ok(mut state) = self.state.try_lock() else { return Ok(None) };
+        let idle_since = self.activity.last();
         let turn = if self.settings.cluster_singleton {
             match self.turn.take(self.settings.max_runtime_per_run + self.settings.tick).await? {
                 Some(turn) => Some(turn),
@@ -133,7 +139,7 @@ impl Sweeper {
         let limits = Limits {
             max_ops: u64::from(max_ops),
             until: Some(until),
-            heed_activity: idle,
+            idle_since: idle.then_some(idle_since),
             dry_run: false,
             stop,
             progress: None,
@@ -146,12 +152,12 @@ impl Sweeper {
     }
 
     /// When the hour that is under way, or in its grace, can be swept; a little later for everybody but one.
-    fn next_hour(&self) -> Timestamp {
+    fn next_hour(&self) -> Moment {
         let grace = self.settings.hour_grace;
         let now = self.backend.clock.wall();
         let end = Bucket::of(now.minus(grace)).map_or(now, Bucket::end);
         let spread = self.backend.generator.between(Duration::ZERO, self.settings.rest_spread);
-        end.plus(grace).plus(spread)
+        self.backend.clock.monotonic().plus(end.plus(grace).plus(spread).since(now))
     }
 }
 

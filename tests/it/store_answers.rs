@@ -652,3 +652,16 @@ async fn a_lease_is_written_in_whole_milliseconds_and_believed_in_as_it_is_writt
     clock.advance(TTL - Duration::from_micros(999));
     assert!(!grant.is_valid());
 }
+
+#[tokio::test]
+async fn a_note_and_a_record_larger_than_ours_are_refused() {
+    let bed = crate::common::Bed::new().await;
+    let error = crate::common::request().note(vec![0; 4097]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(crate::common::request().note(vec![0; 4096]).is_ok());
+    bed.server.put_object("some/prefix/default/meta/a.pb", vec![0; (1 << 20) + 1]);
+    let leases = bed.store.leases("default").unwrap();
+    let error = leases.acquire(&crate::common::key("a"), &crate::common::request()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.to_string().contains("1048577 bytes"), "{error}");
+}

@@ -181,6 +181,9 @@ mod tests {
             assert_eq!(refused.unwrap_err().kind(), ErrorKind::Corrupt);
         }
         assert!(serde_json::from_str::<Fence>("9007199254740992").is_err());
+        for json in ["1.5", "1e3", "-1", "0", "\"1\"", "null", "[1]", "18446744073709551616"] {
+            assert!(serde_json::from_str::<Fence>(json).is_err(), "{json}");
+        }
         assert_eq!(serde_json::from_str::<Fence>("9007199254740991").unwrap(), last);
     }
 }

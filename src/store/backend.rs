@@ -70,6 +70,7 @@ pub(crate) struct Deleted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimeSource {
     /// The `Date` of every answer.
+    #[cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "only clouds answer over HTTP"))]
     Answers,
     /// Our clock: memory and local disk have no other.
     Clock,

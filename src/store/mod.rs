@@ -6,6 +6,10 @@ mod answer;
 mod backend;
 pub(crate) mod cas;
 mod counting;
+#[cfg_attr(
+    not(feature = "testkit"),
+    allow(dead_code, unreachable_pub, unused_imports, reason = "public in the testkit only")
+)]
 pub(crate) mod local;
 mod memory;
 mod meter;

@@ -244,7 +244,13 @@ mod cloud {
             }
 
             #[cfg(not(feature = $feature))]
-            fn $name(url: &Url, _: &[(String, String)], _: bool, _: Duration, _: &Arc<Meter>) -> Result<Connection> {
+            fn $name(
+                url: &Url,
+                _: &[(String, String)],
+                _: bool,
+                _: (Duration, Duration),
+                _: &Arc<Meter>,
+            ) -> Result<Connection> {
                 let message = concat!(" stores are not in this build: switch on the feature ", $feature);
                 Err(Error::config(format!("{}://{message}", url.scheme())))
             }

@@ -331,7 +331,8 @@ impl Sweeper {
         report: &mut Report,
         judged: &mut Judged,
     ) {
-        match kind.settle(entry, dry_run).await {
+        let span = tracing::debug_span!("settle", kind = kind.kind(), %name);
+        match kind.settle(entry, dry_run).instrument(span).await {
             Ok(Verdict::Stale) => judged.entries.push(name.clone()),
             Ok(Verdict::Cleared) => {
                 tracing::debug!(%name, kind = kind.kind(), "cleared");

@@ -48,6 +48,8 @@ struct Schedule {
     /// When something was last swept, or the runner began.
     swept: Moment,
     said_that_listing_is_denied: bool,
+    /// Runs in a row that the store failed.
+    failures: u32,
 }
 
 impl Sweeper {
@@ -60,7 +62,8 @@ impl Sweeper {
 
     /// Until it is stopped, or nobody has the store open any more.
     async fn keep_sweeping(sweeper: Weak<Self>, clock: Arc<dyn Clock>, stop: CancellationToken) {
-        let mut schedule = Schedule { rest_until: None, swept: clock.monotonic(), said_that_listing_is_denied: false };
+        let mut schedule =
+            Schedule { rest_until: None, swept: clock.monotonic(), said_that_listing_is_denied: false, failures: 0 };
         loop {
             let Some(pause) = sweeper.upgrade().map(|sweeper| sweeper.pause(&schedule)) else { return };
             tokio::select! {
@@ -107,10 +110,18 @@ impl Sweeper {
                 } else if !std::mem::replace(&mut schedule.said_that_listing_is_denied, true) {
                     tracing::warn!(%error, "the sweeper may not list, so it rests; leases are right without it");
                 }
-                schedule.rest_until = Some(self.next_hour());
+                // A store that is down for a moment is tried again soon, then later and later.
+                schedule.failures += 1;
+                schedule.rest_until = Some(match error.is_retryable() {
+                    true => {
+                        self.backend.clock.monotonic().plus(self.settings.tick * 2u32.pow(schedule.failures.min(6)))
+                    }
+                    false => self.next_hour(),
+                });
                 return;
             }
         };
+        schedule.failures = 0;
         let now = self.backend.clock.monotonic();
         schedule.swept = match due {
             // A little every minute, for as long as nobody is idle.

@@ -1,7 +1,7 @@
 //! Tidying what nobody touches again, when nobody is looking.
 //!
 //! Correctness never waits for this room: whoever meets an ended record settles it. The sweeper walks the hours of the
-//! index that have ended, a page at a time, and lets every [`Sweepable`] say what is to be done about an entry.
+//! index that have ended, a page at a time, and lets every kind of record say what is to be done about an entry.
 
 mod activity;
 mod kind;

@@ -6,7 +6,6 @@ use super::{
     keeper::Keeper,
     record::{self, Lease, Mark, Record, State},
     types::{Acquired, Grant, Held, Holder, Loss, Renewed, Request, Status},
-    wait::Waiter,
 };
 use crate::{
     Bucket, Error, ErrorKind, Fence, LeaseId, Result, Settings, Ttl, WriteId,
@@ -25,12 +24,6 @@ use tokio::sync::OwnedMutexGuard;
 /// How often a write is tried again because somebody else's came first, before we say that there is too much of that.
 const MAX_CONFLICTS: u32 = 32;
 
-/// Of local hand-overs while another process's mark stands.
-const MAX_TURNS: u32 = 16;
-
-/// The longest that a process stays back for another one's mark.
-const LONGEST_STAY_BACK: Duration = Duration::from_secs(10);
-
 /// The two clocks, read one after the other: the monotonic one first, so that a stall in between shortens belief.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Now {
@@ -47,7 +40,7 @@ pub(super) enum Plan<O> {
 }
 
 impl<O> Plan<O> {
-    fn write(change: Change) -> Self {
+    pub(super) fn write(change: Change) -> Self {
         Self::Write(Box::new(change))
     }
 }
@@ -120,7 +113,7 @@ impl Engine {
 
     /// The same for one reading of the wall clock, by what is known. Asked again for the reading that a grant is made
     /// by: the clock may have been set while the operation waited.
-    fn believe(&self, wall: Timestamp) -> Result<()> {
+    pub(super) fn believe(&self, wall: Timestamp) -> Result<()> {
         self.backend.believe(&self.agreement, wall)
     }
 
@@ -403,7 +396,7 @@ impl Engine {
         Ok(Plan::write(Change { beats: true, last_fence: Some(lease.fence), lease: Some(lease), waiting: None }))
     }
 
-    fn new_lease(&self, core: &Core, now: Now, request: &Request, ttl: Ttl, id: LeaseId) -> Result<Lease> {
+    pub(super) fn new_lease(&self, core: &Core, now: Now, request: &Request, ttl: Ttl, id: LeaseId) -> Result<Lease> {
         let skew = self.agreement.max_clock_skew;
         // A record without a fence is as good as none: it was made where there was none, and granted nothing yet.
         let fence = match core.record().and_then(|record| record.last_fence) {
@@ -448,7 +441,14 @@ impl Engine {
 
     /// What its holder may believe: for as long as the lease lasts from when the request was made, and never further
     /// than the expiry moved since it was believed in before. A wall clock that was set back must not lengthen belief.
-    fn grant(&self, cell: &Cell, core: &mut Core, lease: &Lease, latest: Moment, old: Option<&Grant>) -> Grant {
+    pub(super) fn grant(
+        &self,
+        cell: &Cell,
+        core: &mut Core,
+        lease: &Lease,
+        latest: Moment,
+        old: Option<&Grant>,
+    ) -> Grant {
         let longest = old.map(|old| old.deadline.plus(lease.expires.since(old.expires)));
         let deadline = core.belief_in(lease).or(longest).map_or(latest, |longest| latest.min(longest));
         core.belief = Some(Belief { id: lease.id, deadline, expires: lease.expires });
@@ -517,113 +517,6 @@ impl Engine {
         // It landed, and finding that out took longer than it lasts.
         self.backend.counters.leases_lost(1);
         Ok(Renewed::Lost(Loss { taken_by: None, fence: core.fence }))
-    }
-
-    /// Frees a lease, or hands it to whoever of this process waits longest. Done when the record does not carry it.
-    pub(super) async fn release(self: &Arc<Self>, cell: &Arc<Cell>, id: LeaseId) -> Result<()> {
-        let core = self.hold(cell).await?;
-        let mut flight = Flight::new(self, cell, core, Intent::Release(id));
-        let mine =
-            |core: &Core| core.record().and_then(|record| record.lease.as_ref()).is_some_and(|lease| lease.id == id);
-        if !mine(flight.core()) {
-            self.read(cell, flight.core()).await?;
-        }
-        self.release_held(flight, id).await
-    }
-
-    pub(super) async fn release_held(self: &Arc<Self>, mut flight: Flight, id: LeaseId) -> Result<()> {
-        let cell = Arc::clone(&flight.cell);
-        let marked = flight.core().record().is_some_and(|record| record.waiting.is_some());
-        let may_hand_over = self.believe(self.now().wall).is_ok() && !(marked && flight.core().turns >= MAX_TURNS);
-        if let Some(waiter) = may_hand_over.then(|| cell.queue.pop()).flatten() {
-            flight.intent = Intent::HandOver { from: id, waiter: Some(waiter) };
-        }
-        let ttl = match flight.intent.waiter() {
-            Some(waiter) => self.clamp(waiter.request.ttl)?,
-            None => Ttl::new(self.agreement.max_ttl)?,
-        };
-        let mut removed = None;
-        let next = flight.intent.waiter().map(|waiter| (waiter.request.clone(), waiter.id));
-        let swapped = self.swap(&mut flight, None, |core, now| {
-            let record = core.record();
-            if record.and_then(|record| record.lease.as_ref()).is_none_or(|lease| lease.id != id) {
-                return Ok(Plan::Stop(()));
-            }
-            let waiting = record.and_then(|record| record.waiting);
-            if let Some((request, next)) = &next {
-                let lease = self.new_lease(core, now, request, ttl, *next)?;
-                let last_fence = Some(lease.fence);
-                return Ok(Plan::write(Change { beats: true, lease: Some(lease), waiting, last_fence }));
-            }
-            removed = waiting;
-            let last_fence = record.and_then(|record| record.last_fence);
-            Ok(Plan::write(Change { beats: false, lease: None, waiting: None, last_fence }))
-        });
-        let swapped = swapped.await;
-        match (swapped, flight.take_waiter()) {
-            (Ok(Swapped::Won(now)), Some(waiter)) => {
-                if flight.core().record().is_some_and(|record| record.waiting.is_some()) {
-                    flight.core().turns += 1;
-                }
-                self.backend.counters.leases_released(1);
-                self.backend.counters.leases_handed_over(1);
-                self.backend.counters.leases_granted(1);
-                self.deliver(&mut flight, waiter, now, ttl);
-            }
-            (Ok(Swapped::Won(now)), None) => {
-                self.backend.counters.leases_released(1);
-                if let Some(mark) = removed.filter(|mark| mark.process != self.process) {
-                    let pause = (2 * mark.interval).min(LONGEST_STAY_BACK);
-                    flight.core().stay_back = Some(now.moment.plus(pause));
-                }
-                flight.core().turns = 0;
-                cell.queue.wake();
-            }
-            (Ok(Swapped::Stopped(())), waiter) => {
-                waiter.into_iter().for_each(|waiter| cell.queue.push_front(waiter));
-                cell.queue.wake();
-            }
-            (Err(error), waiter) => {
-                // In doubt the flight finds out, and the waiter goes with it; else the flight puts it back in line.
-                if waiter.is_some() {
-                    flight.intent = Intent::HandOver { from: id, waiter };
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives a waiter what was won for it; a lease that nobody takes is freed again.
-    pub(super) fn deliver(self: &Arc<Self>, flight: &mut Flight, waiter: Waiter, now: Now, ttl: Ttl) {
-        let cell = Arc::clone(&flight.cell);
-        let keep = waiter.request.request_id.is_some();
-        let Some(lease) = flight.core().record().and_then(|record| record.lease.clone()) else { return };
-        let grant = self.grant(&cell, flight.core(), &lease, now.moment.plus(ttl.as_duration()), None);
-        if let Err(grant) = waiter.grant.send(grant)
-            && !keep
-        {
-            self.release_soon(&cell, grant.id);
-        }
-        cell.queue.wake();
-    }
-
-    /// Releases in a task of its own, for whoever cannot wait for it.
-    pub(super) fn release_soon(self: &Arc<Self>, cell: &Arc<Cell>, id: LeaseId) {
-        let (engine, cell) = (Arc::clone(self), Arc::clone(cell));
-        self.runtime.spawn(async move {
-            // For as long as the longest lease could still be there.
-            let give_up = engine.now().moment.plus(engine.agreement.max_ttl);
-            let mut retries = 0;
-            while let Err(error) = engine.release(&cell, id).await {
-                if !error.is_retryable() || engine.now().moment >= give_up {
-                    tracing::warn!(key = %cell.slot.key, %error, "a lease that nobody wants could not be released: it will expire");
-                    return;
-                }
-                retries += 1;
-                engine.backend.pause(retries).await;
-            }
-        });
     }
 
     /// What there is, after clearing what has ended.

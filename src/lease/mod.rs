@@ -11,6 +11,7 @@ mod flight;
 mod guard;
 mod keeper;
 mod record;
+mod release;
 mod sweep;
 mod types;
 mod wait;

@@ -88,7 +88,8 @@ impl Leases {
 
     /// Tries once to get the lease.
     ///
-    /// Takes over a lease that has ended, by the clocks of both this machine and the store, in the same write.
+    /// Takes over a lease that has ended, in the same write. That is judged by this machine's clock, which must agree with
+    /// the store's.
     ///
     /// # Cancellation
     /// Dropped in the middle of its write, it leaves a task behind that finds out what became of it and frees a lease

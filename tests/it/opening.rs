@@ -199,12 +199,14 @@ async fn a_url_that_names_no_store_is_refused_with_an_example() {
         ("just-a-name", "s3://bucket/prefix"),
         ("memory://?speed=11", "unknown option \"speed\""),
         ("s3://bucket?endpiont=http://x", "unknown option \"endpiont\""),
-        ("s3://bucket?secret_access_key=x", "environment"),
+        ("s3://bucket?secret_access_key=hush", "environment"),
+        ("s3://key:hush@bucket/prefix", "environment"),
     ];
     for (url, words) in cases {
         let error = Store::builder().url(url).without_environment().open().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{url}: {error}");
         assert!(error.to_string().contains(words), "{url}: {error}");
+        assert!(!error.to_string().contains("hush"), "a secret in a message: {error}");
     }
     let error = Store::builder().open().await.unwrap_err();
     assert!(error.to_string().contains("no store was named"), "{error}");

@@ -342,6 +342,11 @@ impl Decisions {
             }
             Found::Void => Ok(Answer::Forgotten),
             Found::Nothing if shared.is_over(&ages) => Ok(Answer::Forgotten),
+            // Over by one clock and not by the other: it may have been decided and forgotten, and it may not.
+            Found::Nothing if shared.latest() > ages.ends() => {
+                shared.backend.believe(&shared.agreement, shared.backend.clock.wall())?;
+                Err(Error::unavailable(format!("{txn} is just about to be forgotten: ask again in a moment")))
+            }
             Found::Nothing => Ok(Answer::Undecided),
         }
     }

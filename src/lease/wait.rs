@@ -118,6 +118,18 @@ impl<'a> Seat<'a> {
         Self::take(self.engine, self.cell, request)
     }
 
+    /// What it was granted just now, if that is of any use.
+    fn handed_over(&mut self) -> Option<Grant> {
+        let grant = self.grant.try_recv().ok()?;
+        if grant.is_valid() {
+            return Some(grant);
+        }
+        if !self.keep {
+            self.engine.release_soon(self.cell, grant.id);
+        }
+        None
+    }
+
     /// Whether it is for this one to look after the key. Nobody is ahead, or whoever is has gone.
     fn leads(&self) -> bool {
         self.cell
@@ -224,7 +236,11 @@ impl Engine {
                     Some(last) => last,
                     None => self.seen_held(cell).await,
                 };
-                return held.map(Acquired::Held);
+                // It may have been handed over while we found out: then what was found is our own lease.
+                return match seat.handed_over() {
+                    Some(grant) => Ok(Acquired::Granted(grant)),
+                    None => held.map(Acquired::Held),
+                };
             }
             tokio::select! {
                 biased;

@@ -147,15 +147,16 @@ impl Client {
             if self.dice.random_range(0..3) == 0 {
                 continue;
             }
-            let valid = self.world.watching(|| grant.is_valid());
+            self.auditor.renewing(belief);
             let (leases, held) = (self.leases.clone(), grant.clone());
-            match self.patience(async move { leases.renew(&held).await }).await {
+            let renewed = self.patience(async move { leases.renew(&held).await }).await;
+            match renewed {
                 Some(Ok(Renewed::Renewed(renewed))) => {
-                    self.auditor.renewed(belief, renewed.clone(), valid);
+                    self.auditor.renewed(belief, Some(renewed.clone()));
                     grant = renewed;
                 }
                 Some(Ok(Renewed::Lost(_))) => break,
-                Some(Err(_)) | None => {}
+                Some(Err(_)) | None => self.auditor.renewed(belief, None),
             }
             self.auditor.write(belief);
         }
@@ -308,7 +309,9 @@ impl Client {
     }
 
     async fn read(&mut self, txn: TxnId) {
-        let known = self.is_told(txn);
+        // With neither of its clocks to go by, a machine cannot know how old anything is.
+        let machine = self.machine;
+        let known = self.is_told(txn) && (self.world.awake_since(machine, 0) || self.world.sound_since(machine, 0));
         let decisions = self.decisions.clone();
         if let Some(Ok(answer)) = self.patience(async move { decisions.decision(txn).await }).await {
             self.world.note(format_args!("{} reads {txn}: {answer:?}", self.name));

@@ -13,7 +13,7 @@ use leasehold::{
     lease::{Acquired, Request},
     store::Probing,
     sweep::{StoppedBy, SweepOptions},
-    testkit::{Answer, Fault, FaultStore, Op, Rates, Rule, SeededGenerator},
+    testkit::{Answer, Fault, FaultStore, Op, Rule, SeededGenerator},
 };
 use std::{
     collections::BTreeMap,
@@ -296,7 +296,7 @@ impl Run {
         }
         self.world.note(format_args!("no more faults"));
         self.store.faults().clear();
-        self.store.faults().roll(SeededGenerator::new(0), Rates::none());
+        self.world.stop_stalls();
         self.agenda.retain(|_, todo| matches!(todo, Todo::Boot(_) | Todo::Wake(_)));
         for machine in 1..=self.plan.nodes {
             self.world.set_clock(machine, 0, 0, true);

@@ -38,6 +38,8 @@ struct Machine {
     sound: bool,
     /// When its wall clock was last outside of that.
     unsound_at: i64,
+    /// When its wall clock was last set.
+    set_at: i64,
     /// When its monotonic clock was last resumed.
     stopped_at: i64,
     /// Not run, and none of its timers fires.
@@ -86,7 +88,7 @@ pub struct World(Arc<Mutex<State>>);
 
 impl World {
     pub fn new(start: Timestamp, machines: usize, seed: u64, stalls: Stalls, traced: bool) -> Self {
-        let machine = |_| Machine { sound: true, unsound_at: i64::MIN, stopped_at: i64::MIN, ..Machine::default() };
+        let machine = |_| Machine { sound: true, unsound_at: i64::MIN, set_at: i64::MIN, stopped_at: i64::MIN, ..Machine::default() };
         Self(Arc::new(Mutex::new(State {
             now: start.as_micros(),
             machines: (0..machines).map(machine).collect(),
@@ -132,6 +134,11 @@ impl World {
         self.lock().lines.clone().unwrap_or_default()
     }
 
+    /// From now on every machine runs as it should.
+    pub fn stop_stalls(&self) {
+        self.lock().stalls = Stalls::default();
+    }
+
     pub fn stalled(&self) -> u64 {
         self.lock().stalled
     }
@@ -157,6 +164,7 @@ impl World {
             machine.unsound_at = now;
         }
         (machine.offset, machine.drift, machine.drift_since, machine.sound) = (offset, drift, now, sound);
+        machine.set_at = now;
         if !sound {
             machine.unsound_at = i64::MAX;
         }
@@ -165,6 +173,11 @@ impl World {
     /// Whether the wall clock of a machine has been within its bound ever since.
     pub fn sound_since(&self, machine: usize, since: i64) -> bool {
         self.lock().machines[machine].unsound_at < since
+    }
+
+    /// Whether nobody has set its wall clock since.
+    pub fn unset_since(&self, machine: usize, since: i64) -> bool {
+        self.lock().machines[machine].set_at < since
     }
 
     /// Whether its monotonic clock has not stood still since.

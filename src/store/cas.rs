@@ -199,7 +199,16 @@ impl<S: Slot, T: Clone> Cas<S, T> {
 }
 
 /// Reads a record, with the version that a write on it must name.
+///
+/// One that cannot be read is read once more: it may have been damaged on its way here.
 pub(crate) async fn read<S: Slot>(backend: &Backend, slot: &S) -> Result<Option<Seen<S::Record>>> {
+    match read_once(backend, slot).await {
+        Err(error) if error.kind() == ErrorKind::Corrupt => read_once(backend, slot).await,
+        read => read,
+    }
+}
+
+async fn read_once<S: Slot>(backend: &Backend, slot: &S) -> Result<Option<Seen<S::Record>>> {
     let Some(Fetched { body, version, modified }) = backend.get(&slot.name()).await? else {
         return Ok(None);
     };

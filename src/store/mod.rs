@@ -17,6 +17,7 @@ mod name;
 mod open;
 mod page;
 mod probe;
+pub(crate) mod seal;
 mod url;
 
 pub use agreement::Agreement;

@@ -93,6 +93,8 @@ struct Seat<'a> {
     keep: bool,
     grant: oneshot::Receiver<Grant>,
     wake: Arc<Notify>,
+    /// A lease that came too late and is being given back: still there, and nobody's.
+    late: Option<LeaseId>,
 }
 
 impl<'a> Seat<'a> {
@@ -105,7 +107,7 @@ impl<'a> Seat<'a> {
         let seat = waiters.seats;
         let waiter = Waiter { seat, id, request: request.clone(), grant: sender, wake: Arc::clone(&wake) };
         waiters.line.push_back(waiter);
-        Self { engine, cell, seat, id, keep: request.request_id.is_some(), grant, wake }
+        Self { engine, cell, seat, id, keep: request.request_id.is_some(), grant, wake, late: None }
     }
 
     /// A place at the end, for one whose grant sat in the hand-over for too long: that is no use to anybody, and the key
@@ -115,7 +117,9 @@ impl<'a> Seat<'a> {
         if !self.keep {
             self.engine.release_soon(self.cell, late.id);
         }
-        Self::take(self.engine, self.cell, request)
+        let mut seat = Self::take(self.engine, self.cell, request);
+        seat.late = Some(late.id);
+        seat
     }
 
     /// What it was granted just now, if that is of any use.
@@ -280,7 +284,9 @@ impl Engine {
             && lease.process == self.process
             && !repeats(&core, request, lease, now)
         {
-            return Ok(Polled::Again(self.held(lease, now)));
+            let held = self.held(lease, now);
+            let by = held.by.filter(|by| seat.late != Some(by.lease_id));
+            return Ok(Polled::Again(Held { by, ..held }));
         }
         let watched = polling.watched_for(now.moment, &core, self.agreement.max_clock_skew);
         // Not the id of the seat: an earlier look may have been granted a lease that came too late, and that was another.

@@ -5,6 +5,7 @@ use crate::{
     Bucket, Error, Result, WriteId,
     clock::Timestamp,
     index,
+    planted::{Planted, planted},
     store::{
         Agreement, Name,
         cas::{Record, Slot},
@@ -104,7 +105,7 @@ impl Ages {
     /// A marker that the store received after the end is void, whoever wrote it: its writer was suspended between its
     /// check and its write, or its clock is slow.
     pub(crate) fn is_void(&self, modified: Option<Timestamp>) -> bool {
-        modified.is_some_and(|modified| modified > self.ends())
+        modified.is_some_and(|modified| modified > self.ends()) && !planted(Planted::LateMarkerCounts)
     }
 }
 

@@ -21,6 +21,7 @@ use self::marker::Marker;
 use crate::{
     Error, ErrorKind, Result,
     clock::Timestamp,
+    planted::{Planted, planted},
     store::{
         Agreement, Backend, TimeSource,
         cas::{self, Cas, Outcome, Seen},
@@ -173,7 +174,7 @@ impl Shared {
     }
 
     fn is_past_in_store(&self, at: Timestamp) -> bool {
-        self.backend.store_time().is_some_and(|store| store > at)
+        planted(Planted::DeletedByLocalClock) || self.backend.store_time().is_some_and(|store| store > at)
     }
 
     /// By whichever clock is later.
@@ -241,7 +242,7 @@ impl Decisions {
         let (mut tried, mut retries) = (false, 0);
         loop {
             shared.backend.trust_clock(&shared.agreement).await.map_err(|error| in_doubt(error, tried, txn))?;
-            if shared.latest() >= ages.closes() {
+            if shared.latest() >= ages.closes() && !planted(Planted::DecidedWhenTooOld) {
                 // From now on only what is there counts.
                 return match shared.read(txn).await.map_err(|error| in_doubt(error, tried, txn))? {
                     Found::Marker(marker) => Ok(self.answered(&marker)),
@@ -260,7 +261,7 @@ impl Decisions {
                     filed = Some(name);
                 }
                 // The entry may have taken its time.
-                if shared.latest() >= ages.closes() {
+                if shared.latest() >= ages.closes() && !planted(Planted::DecidedWhenTooOld) {
                     return Err(Error::unavailable(format!("{txn} became too old while it was being decided")));
                 }
                 let build = |_: Option<&Marker>, stamp: cas::Stamp| {
@@ -280,7 +281,8 @@ impl Decisions {
                         modified => ages.is_void(modified),
                     };
                     // Verdicts by Ok and by read-back alike: whoever was suspended meanwhile must not believe in them.
-                    if void || shared.latest() >= ages.verdict_by() {
+                    let late = void || shared.latest() >= ages.verdict_by();
+                    if late && !planted(Planted::LateVerdictBelieved) {
                         return Err(Error::unknown(format!(
                             "whether {txn} was decided in time is not known: ask for the decision"
                         )));
@@ -342,6 +344,9 @@ impl Decisions {
             }
             Found::Void => Ok(Answer::Forgotten),
             Found::Nothing if shared.is_over(&ages) => Ok(Answer::Forgotten),
+            Found::Nothing if planted(Planted::ForgottenWithoutMargin) && shared.is_past(ages.closes()) => {
+                Ok(Answer::Forgotten)
+            }
             // Over by one clock and not by the other: it may have been decided and forgotten, and it may not.
             Found::Nothing if shared.latest() > ages.ends() => {
                 shared.backend.believe(&shared.agreement, shared.backend.clock.wall())?;

@@ -3,6 +3,7 @@
 use super::{Ages, MarkerSlot, Shared, TxnId};
 use crate::{
     Bucket, Error, Result, index,
+    planted::{Planted, planted},
     store::cas::{self, Slot},
     sweep::{Entry, Shelf, Sweepable, Verdict},
 };
@@ -38,7 +39,8 @@ impl Sweepable for DecisionSweep {
         if Bucket::of(expires)? > entry.bucket {
             return Ok(Verdict::Stale);
         }
-        if shared.is_past(expires) && shared.is_over(&ages) {
+        let early = planted(Planted::MarkerDeletedEarly) && shared.is_past(ages.closes());
+        if early || shared.is_past(expires) && shared.is_over(&ages) {
             return Ok(Verdict::Over(slot.name()));
         }
         Ok(Verdict::Kept)

@@ -6,7 +6,11 @@ use super::{
     flight::{Flight, Intent},
     wait::Waiter,
 };
-use crate::{LeaseId, Result, Ttl};
+use crate::{
+    LeaseId, Result, Ttl,
+    planted::{Planted, planted},
+    store::cas::Slot,
+};
 use std::{sync::Arc, time::Duration};
 
 /// Of local hand-overs while another process's mark stands.
@@ -39,6 +43,11 @@ impl Engine {
             Some(waiter) => self.clamp(waiter.request.ttl)?,
             None => Ttl::new(self.agreement.max_ttl)?,
         };
+        if planted(Planted::FreedByDelete) && flight.intent.waiter().is_none() {
+            self.backend.delete(&[cell.slot.name()]).await;
+            flight.core().forget();
+            return Ok(());
+        }
         let mut removed = None;
         let next = flight.intent.waiter().map(|waiter| (waiter.request.clone(), waiter.id));
         let swapped = self.swap(&mut flight, None, |core, now| {

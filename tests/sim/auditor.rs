@@ -254,7 +254,11 @@ impl Auditor {
             let machine = writer.machine;
             let renewing = state.beliefs.values().filter(|belief| belief.lease.as_bytes() == old.id.as_slice());
             let late = renewing.filter(|belief| belief.machine == machine).filter_map(|belief| belief.renewing).find(
-                |(since, wall)| wall.as_millis() >= old.expires_ms && self.world.unset_since(machine, *since),
+                |(since, wall)| {
+                    writer.at >= *since
+                        && wall.as_millis() >= old.expires_ms
+                        && self.world.unset_since(machine, *since)
+                },
             );
             must(late.is_none(), "a lease is not renewed after its end");
         }

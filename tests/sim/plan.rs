@@ -42,10 +42,9 @@ pub struct Plan {
 pub enum Event {
     /// All its tasks are gone; after this long it starts again with nothing but the store.
     Crash(usize, i64),
-    /// It does nothing for this long.
-    Pause(usize, i64),
-    /// The same, and its monotonic clock does not count it.
-    Suspend(usize, i64),
+    /// It does nothing for this long; when `still`, its monotonic clock does not count it. With a `trap`, from when it
+    /// sends its next write to a name like that.
+    Sleep { node: usize, lasts: i64, still: bool, trap: Option<&'static str> },
     /// Its wall clock is set, and drifts from there.
     Clock { node: usize, offset: i64, drift: i64, sound: bool },
     /// The store answers nothing for this long.
@@ -182,8 +181,7 @@ impl Plan {
             }
         }
         events.retain(|(_, event)| match event {
-            Event::Crash(node, _) | Event::Pause(node, _) | Event::Suspend(node, _) => *node <= self.nodes,
-            Event::Clock { node, .. } => *node <= self.nodes,
+            Event::Crash(node, _) | Event::Sleep { node, .. } | Event::Clock { node, .. } => *node <= self.nodes,
             Event::Outage(_) => true,
         });
         events.sort_by_key(|(at, _)| *at);
@@ -205,14 +203,17 @@ impl Plan {
             }
         };
         add("crash", 20, &mut |dice| Event::Crash(node, dice.random_range(SECOND / 10..20 * SECOND)));
-        add("pause", 25, &mut |dice| {
+        let trap = |dice: &mut StdRng| *[None, Some("/meta/"), Some(".txn-decisions/m/")].choose(dice).unwrap_or(&None);
+        add("pause", 30, &mut |dice| {
             // Now and then over the gap, with an operation in hand.
-            let longest = if dice.random_range(0..6) == 0 { 600 } else { 20 };
-            Event::Pause(node, dice.random_range(SECOND / 10..longest * SECOND))
+            let longest = if dice.random_range(0..4) == 0 { 600 } else { 20 };
+            let lasts = dice.random_range(SECOND / 10..longest * SECOND);
+            Event::Sleep { node, lasts, still: false, trap: trap(dice) }
         });
-        add("suspend", 12, &mut |dice| {
-            let longest = if dice.random_range(0..6) == 0 { 4000 } else { 40 };
-            Event::Suspend(node, dice.random_range(SECOND..longest * SECOND))
+        add("suspend", 15, &mut |dice| {
+            let longest = if dice.random_range(0..4) == 0 { 4000 } else { 40 };
+            let lasts = dice.random_range(SECOND..longest * SECOND);
+            Event::Sleep { node, lasts, still: true, trap: trap(dice) }
         });
         add("jump", 45, &mut |dice| Event::Clock {
             node,

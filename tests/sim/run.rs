@@ -63,7 +63,6 @@ struct Run {
 enum Todo {
     Event(Event),
     Boot(usize),
-    Wake(usize),
     Calm,
 }
 
@@ -243,7 +242,6 @@ impl Run {
         let now = self.world.now();
         match todo {
             Todo::Boot(machine) => self.boot(machine),
-            Todo::Wake(machine) => self.world.wake(machine),
             Todo::Calm => {
                 self.store.faults().clear();
                 self.store.faults().roll(SeededGenerator::new(self.plan.seed ^ now.unsigned_abs()), self.plan.rates());
@@ -255,8 +253,8 @@ impl Run {
     fn happen(&mut self, event: Event, now: i64) {
         let (name, machine) = match event {
             Event::Crash(machine, _) => ("crash", machine),
-            Event::Pause(machine, _) => ("pause", machine),
-            Event::Suspend(machine, _) => ("suspend", machine),
+            Event::Sleep { node, still: false, .. } => ("pause", node),
+            Event::Sleep { node, still: true, .. } => ("suspend", node),
             Event::Clock { node, sound: true, .. } => ("clock set", node),
             Event::Clock { node, sound: false, .. } => ("clock broken", node),
             Event::Outage(_) => ("outage", STORE),
@@ -271,14 +269,8 @@ impl Run {
                 self.crash(machine);
                 self.plan_for(now + down, Todo::Boot(machine));
             }
-            Event::Pause(machine, lasts) => {
-                self.world.put_to_sleep(machine, false);
-                self.plan_for(now + lasts, Todo::Wake(machine));
-            }
-            Event::Suspend(machine, lasts) => {
-                self.world.put_to_sleep(machine, true);
-                self.plan_for(now + lasts, Todo::Wake(machine));
-            }
+            Event::Sleep { node, lasts, still, trap: None } => self.world.put_to_sleep(node, lasts, still),
+            Event::Sleep { node, lasts, still, trap: Some(name) } => self.world.set_trap(node, name, lasts, still),
             Event::Clock { node, offset, drift, sound } => self.world.set_clock(node, offset, drift, sound),
             Event::Outage(lasts) => {
                 for op in [Op::Put, Op::Get, Op::List, Op::Delete] {
@@ -297,7 +289,7 @@ impl Run {
         self.world.note(format_args!("no more faults"));
         self.store.faults().clear();
         self.world.stop_stalls();
-        self.agenda.retain(|_, todo| matches!(todo, Todo::Boot(_) | Todo::Wake(_)));
+        self.agenda.retain(|_, todo| matches!(todo, Todo::Boot(_)));
         for machine in 1..=self.plan.nodes {
             self.world.set_clock(machine, 0, 0, true);
         }

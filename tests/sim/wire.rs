@@ -55,6 +55,10 @@ impl Wire {
         let (world, machine, clock) = (self.world.clone(), self.machine, self.world.clock(STORE));
         world.touch(STORE);
         self.runtime.spawn(async move {
+            // What a machine had in its hands as it fell asleep leaves when it wakes.
+            while let Some(until) = world.awake_at(machine) {
+                clock.sleep(Duration::from_micros((until - world.now()).max(1).unsigned_abs())).await;
+            }
             clock.sleep(there).await;
             let done = run.await;
             clock.sleep(back).await;
@@ -101,6 +105,9 @@ impl ObjectStore for Wire {
         };
         let body = bytes::Bytes::from(payload);
         self.auditor.sent(self.machine, location.as_ref(), &body);
+        if options.mode != PutMode::Overwrite {
+            self.world.sends(self.machine, location.as_ref());
+        }
         let what = format!("{how} {location}");
         self.send(what, async move { store.put_opts(&path, body.into(), options).await }).await
     }

@@ -42,8 +42,10 @@ struct Machine {
     set_at: i64,
     /// When its monotonic clock was last resumed.
     stopped_at: i64,
-    /// Not run, and none of its timers fires.
-    asleep: bool,
+    /// Until when it is not run, and none of its timers fires.
+    asleep_until: Option<i64>,
+    /// It falls asleep, for so long, as it sends its next write to a name like this.
+    trap: Option<(&'static str, i64, bool)>,
     dirty: bool,
     /// By its monotonic clock.
     timers: BTreeMap<(i64, u64), Waker>,
@@ -52,6 +54,19 @@ struct Machine {
 impl Machine {
     fn monotonic(&self, now: i64) -> i64 {
         self.still_since.unwrap_or(now) - self.stood_still
+    }
+
+    fn wake(&mut self, now: i64) {
+        self.asleep_until = None;
+        self.dirty = true;
+        if let Some(since) = self.still_since.take() {
+            self.stood_still += now - since;
+            self.stopped_at = now;
+        }
+        // What it read of its clock before it slept may be what it acts on now.
+        if self.unsound_at != i64::MAX && self.unsound_at != i64::MIN {
+            self.unsound_at = now;
+        }
     }
 
     fn offset(&self, now: i64) -> i64 {
@@ -187,35 +202,41 @@ impl World {
         machine.still_since.is_none() && machine.stopped_at < since
     }
 
-    /// The machine does nothing until it is woken; with `still`, its monotonic clock does not even count the time.
-    pub fn put_to_sleep(&self, machine: usize, still: bool) {
+    /// The machine does nothing for this long; with `still`, its monotonic clock does not even count the time.
+    pub fn put_to_sleep(&self, machine: usize, lasts: i64, still: bool) {
         let mut state = self.lock();
         let now = state.now;
         let machine = &mut state.machines[machine];
-        machine.asleep = true;
-        if still && machine.still_since.is_none() {
-            machine.still_since = Some(now);
-        }
+        machine.asleep_until = Some(now + lasts);
+        machine.still_since = still.then_some(now);
     }
 
-    pub fn wake(&self, machine: usize) {
-        let mut state = self.lock();
-        let now = state.now;
-        let machine = &mut state.machines[machine];
-        machine.asleep = false;
-        machine.dirty = true;
-        if let Some(since) = machine.still_since.take() {
-            machine.stood_still += now - since;
-            machine.stopped_at = now;
-        }
-        // What it read of its clock before it slept may be what it acts on now.
-        if machine.unsound_at != i64::MAX && machine.unsound_at != i64::MIN {
-            machine.unsound_at = now;
+    /// The machine will be put to sleep just as it sends a write to a name that contains this: the write is then in
+    /// its hands, and leaves when it wakes.
+    pub fn set_trap(&self, machine: usize, name: &'static str, lasts: i64, still: bool) {
+        self.lock().machines[machine].trap = Some((name, lasts, still));
+    }
+
+    /// Tells of a write, which may be the one that a trap waits for.
+    pub fn sends(&self, machine: usize, name: &str) {
+        let trap = {
+            let mut state = self.lock();
+            let trap = &mut state.machines[machine].trap;
+            if trap.is_some_and(|(wanted, ..)| name.contains(wanted)) { trap.take() } else { None }
+        };
+        if let Some((_, lasts, still)) = trap {
+            self.note(format_args!("machine {machine} falls asleep for {} ms as it sends", lasts / 1000));
+            self.put_to_sleep(machine, lasts, still);
         }
     }
 
     pub fn is_asleep(&self, machine: usize) -> bool {
-        self.lock().machines[machine].asleep
+        self.lock().machines[machine].asleep_until.is_some()
+    }
+
+    /// When it will be awake.
+    pub fn awake_at(&self, machine: usize) -> Option<i64> {
+        self.lock().machines[machine].asleep_until
     }
 
     /// Something has come in for a machine.
@@ -227,14 +248,17 @@ impl World {
     pub fn take_dirty(&self, machine: usize) -> bool {
         let mut state = self.lock();
         let machine = &mut state.machines[machine];
-        !machine.asleep && std::mem::take(&mut machine.dirty)
+        machine.asleep_until.is_none() && std::mem::take(&mut machine.dirty)
     }
 
-    /// When the next timer is due, in true time.
+    /// When the next timer is due, or the next machine wakes, in true time.
     pub fn next_timer(&self) -> Option<i64> {
         let state = self.lock();
-        let awake = state.machines.iter().filter(|machine| !machine.asleep);
-        awake.filter_map(|machine| Some(machine.timers.keys().next()?.0.saturating_add(machine.stood_still))).min()
+        let next = state.machines.iter().filter_map(|machine| match machine.asleep_until {
+            Some(until) => Some(until),
+            None => Some(machine.timers.keys().next()?.0.saturating_add(machine.stood_still)),
+        });
+        next.min()
     }
 
     /// Moves time forward and fires what is due.
@@ -244,7 +268,13 @@ impl World {
             let mut state = self.lock();
             state.now = state.now.max(then);
             let now = state.now;
-            for machine in state.machines.iter_mut().filter(|machine| !machine.asleep) {
+            for machine in &mut state.machines {
+                if machine.asleep_until.is_some_and(|until| until <= now) {
+                    machine.wake(now);
+                }
+                if machine.asleep_until.is_some() {
+                    continue;
+                }
                 while let Some(first) = machine.timers.first_entry()
                     && first.key().0 <= now - machine.stood_still
                 {

@@ -327,22 +327,28 @@ impl Decisions {
             }
         }
         match found {
+            Found::Marker(_) if planted(Planted::MarkerDeletedEarly) && shared.is_past(ages.closes()) => {
+                self.delete(txn).await.map(|()| Answer::Forgotten)
+            }
             Found::Marker(marker)
                 if shared.is_past(marker.expires())
                     && shared.is_over(&ages)
                     && shared.backend.believe(&shared.agreement, shared.backend.clock.wall()).is_ok() =>
             {
-                // Over for everybody, whether or not it can be deleted.
-                if let Err(error) = self.delete(txn).await {
-                    tracing::warn!(%txn, %error, "a decision whose time is over could not be deleted");
-                }
+                self.tidy(txn).await;
                 Ok(Answer::Forgotten)
             }
             Found::Marker(marker) => {
                 shared.remember(&marker);
                 Ok(marker.decision.into())
             }
-            Found::Void => Ok(Answer::Forgotten),
+            Found::Void => {
+                // It came after the sweeper had been there: nobody else will find it.
+                if shared.is_over(&ages) && shared.backend.believe(&shared.agreement, shared.backend.clock.wall()).is_ok() {
+                    self.tidy(txn).await;
+                }
+                Ok(Answer::Forgotten)
+            }
             Found::Nothing if shared.is_over(&ages) => Ok(Answer::Forgotten),
             Found::Nothing if planted(Planted::ForgottenWithoutMargin) && shared.is_past(ages.closes()) => {
                 Ok(Answer::Forgotten)
@@ -353,6 +359,13 @@ impl Decisions {
                 Err(Error::unavailable(format!("{txn} is just about to be forgotten: ask again in a moment")))
             }
             Found::Nothing => Ok(Answer::Undecided),
+        }
+    }
+
+    /// Deletes what is over for everybody, whether or not that works.
+    async fn tidy(&self, txn: TxnId) {
+        if let Err(error) = self.delete(txn).await {
+            tracing::warn!(%txn, %error, "a decision whose time is over could not be deleted");
         }
     }
 

@@ -3,7 +3,6 @@
 use super::{Ages, MarkerSlot, Shared, TxnId};
 use crate::{
     Bucket, Error, Result, index,
-    planted::{Planted, planted},
     store::cas::{self, Slot},
     sweep::{Entry, Shelf, Sweepable, Verdict},
 };
@@ -39,8 +38,7 @@ impl Sweepable for DecisionSweep {
         if Bucket::of(expires)? > entry.bucket {
             return Ok(Verdict::Stale);
         }
-        let early = planted(Planted::MarkerDeletedEarly) && shared.is_past(ages.closes());
-        if early || shared.is_past(expires) && shared.is_over(&ages) {
+        if shared.is_past(expires) && shared.is_over(&ages) {
             return Ok(Verdict::Over(slot.name()));
         }
         Ok(Verdict::Kept)

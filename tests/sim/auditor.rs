@@ -7,6 +7,7 @@ use crate::{
 use leasehold::{
     Bucket, Clock, LeaseId,
     clock::Timestamp,
+    decision::TxnId,
     lease::{Grant, Guard, Held},
     testkit::{Applied, Op},
 };
@@ -447,7 +448,7 @@ impl Auditor {
 #[derive(Debug)]
 pub struct Left {
     pub entries: Vec<String>,
-    pub markers: usize,
+    pub markers: Vec<(TxnId, bool)>,
     pub highest: BTreeMap<String, u64>,
 }
 

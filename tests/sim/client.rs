@@ -161,11 +161,17 @@ impl Client {
             self.auditor.write(belief);
         }
         match self.dice.random_range(0..10) {
-            // Lets it run out.
-            0..=1 => {
-                let rest = self.world.watching(|| grant.time_left());
-                self.clock.sleep(rest.min(Duration::from_secs(5))).await;
-                self.auditor.write(belief);
+            // Holds on to it for as long as it may, and lets it run out.
+            0..=2 => {
+                for _ in 0..20 {
+                    let rest = self.world.watching(|| grant.time_left());
+                    if rest.is_zero() {
+                        break;
+                    }
+                    let pause = millis(&mut self.dice, 50..2000);
+                    self.clock.sleep(rest.min(pause)).await;
+                    self.auditor.write(belief);
+                }
                 self.auditor.forget(belief);
                 self.auditor.releasing(grant.lease_id());
             }
@@ -229,11 +235,16 @@ impl Client {
     async fn sweep(&mut self) {
         let store = self.store.clone();
         let mut options = SweepOptions::new().op_delay(Duration::ZERO);
-        if self.dice.random_range(0..3) == 0 {
-            options = options.max_ops(self.dice.random_range(1..6));
+        match self.dice.random_range(0..4) {
+            0 => options = options.max_ops(self.dice.random_range(1..6)),
+            1..=2 => options = options.heed_activity(),
+            _ => {}
         }
         let swept = self.patience(async move { store.sweep_once(options).await }).await;
         if let Some(Ok(report)) = swept {
+            if report.failures == 0 && report.entries_seen != report.entries_kept + report.entries_deleted {
+                self.auditor.accuse(format!("what was judged was not deleted: {report:?}"));
+            }
             self.world.note(format_args!("{} swept {} entries", self.name, report.entries_seen));
         }
     }

@@ -15,6 +15,7 @@ mod run;
 mod wire;
 mod world;
 
+use leasehold::testkit::Planted;
 use plan::Plan;
 use run::{Ran, run};
 use std::{collections::BTreeMap, env, sync::Mutex, thread};
@@ -112,4 +113,28 @@ fn no_promise_is_broken() {
         println!("LEASEHOLD_SIM='{}': {what}", shrink(&Plan::new(*seed), &kind_of(what)));
     }
     assert!(sum.failed.is_empty());
+}
+
+/// The first seed that finds a planted bug, and what it says.
+fn first_find(bug: Planted, seeds: std::ops::Range<u64>) -> Option<(u64, String)> {
+    Planted::plant(Some(bug));
+    let found = seeds.into_iter().find_map(|seed| Some((seed, run(&Plan::new(seed), false).violations.into_iter().next()?)));
+    Planted::plant(None);
+    found
+}
+
+#[test]
+#[ignore = "searches for the seeds that the next test has"]
+fn planted_bugs_are_searched_for() {
+    let bugs = Mutex::new([Planted::WallBeforeMonotonic, Planted::JudgedDropped, Planted::MarkerDeletedEarly].to_vec());
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(bug) = { bugs.lock().unwrap().pop() } {
+                    let found = first_find(bug, 0..2000);
+                    println!("{bug:?}: {found:?}");
+                }
+            });
+        }
+    });
 }

@@ -94,7 +94,8 @@ impl Plan {
 
     pub fn stalls(&self) -> Stalls {
         let mut dice = dice(self.seed, "stalls", 0);
-        let per_100_000 = if self.has("stall") { *[0, 20, 100, 400].choose(&mut dice).unwrap_or(&0) } else { 0 };
+        let often = if self.is_wild() { [0, 100, 1000, 3000] } else { [0, 20, 100, 400] };
+        let per_100_000 = if self.has("stall") { *often.choose(&mut dice).unwrap_or(&0) } else { 0 };
         Stalls { per_100_000, longest: 30 * SECOND }
     }
 

@@ -63,8 +63,10 @@ impl Register {
         self.entries.iter()
     }
 
-    pub fn markers(&self) -> usize {
-        self.txns.keys().filter(|txn| self.standing(txn).is_some()).count()
+    /// The decisions that are in the store, and whether each came too late to count.
+    pub fn markers(&self) -> Vec<(TxnId, bool)> {
+        let standing = self.txns.keys().filter_map(|txn| Some((txn.parse().ok()?, self.standing(txn)?.void)));
+        standing.collect()
     }
 
     /// A decision is on its way.

@@ -9,11 +9,13 @@ use crate::{
     world::{SECOND, STORE, World},
 };
 use leasehold::{
-    Clock, Result, Store,
+    Bucket, Clock, Result, Store,
+    clock::Timestamp,
+    decision::{Answer, TxnId},
     lease::{Acquired, Request},
     store::Probing,
     sweep::{StoppedBy, SweepOptions},
-    testkit::{Answer, Fault, FaultStore, Op, Rule, SeededGenerator},
+    testkit::{Answer as Status, Fault, FaultStore, Op, Rule, SeededGenerator},
 };
 use std::{
     collections::BTreeMap,
@@ -274,7 +276,7 @@ impl Run {
             Event::Clock { node, offset, drift, sound } => self.world.set_clock(node, offset, drift, sound),
             Event::Outage(lasts) => {
                 for op in [Op::Put, Op::Get, Op::List, Op::Delete] {
-                    self.store.faults().script(Rule::always(op, Fault::Refuse(Answer::Status(503))));
+                    self.store.faults().script(Rule::always(op, Fault::Refuse(Status::Status(503))));
                 }
                 self.plan_for(now + lasts, Todo::Calm);
             }
@@ -311,49 +313,61 @@ impl Run {
     /// One process tidies everything, in a bounded number of requests, and then every key can be had.
     fn inspect(&mut self) {
         let before = self.auditor.left();
+        let (entries, keys) = (before.entries.len() as u64, before.highest);
+        self.ask(move |store| tidied(store, entries, keys));
+        let left = self.auditor.left();
+        let hour = Bucket::of(Timestamp::from_micros(self.world.now())).ok();
+        let past = left.entries.iter().filter(|entry| {
+            let bucket = entry.rsplit('/').nth(1).and_then(|bucket| bucket.parse().ok());
+            bucket.is_some_and(|bucket: Bucket| hour.is_some_and(|hour| bucket < hour))
+        });
+        let past: Vec<_> = past.collect();
+        let counted = left.markers.iter().filter(|(_, void)| !void).count();
+        if !past.is_empty() || counted > 0 {
+            self.auditor.accuse(format!("I10: left behind: {past:?} and {counted} decisions"));
+        }
+        // What came too late for the sweeper goes when somebody asks for it.
+        let late: Vec<TxnId> = left.markers.into_iter().map(|(txn, _)| txn).collect();
+        self.ask(move |store| forgotten(store, late));
+        let left = self.auditor.left().markers;
+        if self.auditor.is_content() && !left.is_empty() {
+            self.auditor.accuse(format!("I10: decisions that came too late are there for ever: {left:?}"));
+        }
+    }
+
+    /// Has a fresh process do something, with nothing going wrong.
+    fn ask<F>(&mut self, work: impl FnOnce(Store) -> F + Send + 'static)
+    where
+        F: Future<Output = Result<Vec<String>>> + Send,
+    {
         let inspector = self.plan.nodes + 1;
+        self.lives[inspector] += 1;
         let machine = Machine::boot();
-        let (first, clock) = (self.builder(inspector), self.world.clock(inspector));
+        let builder = self.builder(inspector);
         let found: Arc<Mutex<Option<Result<Vec<String>>>>> = Arc::default();
         let answer = Arc::clone(&found);
-        let (entries, keys) = (before.entries.len() as u64, before.highest.clone());
         machine.handle().spawn(async move {
-            let inspected = inspected(first, &clock, entries, keys).await;
-            *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(inspected);
+            let worked = async { work(builder.open().await?).await };
+            let worked = worked.await;
+            *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(worked);
         });
         self.machines[inspector] = Some(machine);
         self.world.touch(inspector);
         let is_there = || found.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         self.step_until(self.world.now() + 600 * SECOND, |_| is_there());
-        let inspected = found.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match inspected {
+        let worked = found.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match worked {
             None => self.auditor.accuse("I10: tidying does not come to an end"),
             Some(Err(error)) => self.auditor.accuse(format!("I10: {error}")),
             Some(Ok(problems)) => problems.into_iter().for_each(|problem| self.auditor.accuse(problem)),
-        }
-        let left = self.auditor.left();
-        let hour = leasehold::Bucket::of(leasehold::clock::Timestamp::from_micros(self.world.now())).ok();
-        let past = left.entries.iter().filter(|entry| {
-            let bucket = entry.rsplit('/').nth(1).and_then(|bucket| bucket.parse().ok());
-            bucket.is_some_and(|bucket: leasehold::Bucket| hour.is_some_and(|hour| bucket < hour))
-        });
-        let past: Vec<_> = past.collect();
-        if !past.is_empty() || left.markers > 0 {
-            self.auditor.accuse(format!("I10: left behind: {past:?} and {} decisions", left.markers));
         }
     }
 }
 
 /// Sweeps in small bites, as often as it may take and no oftener; then takes every key.
-async fn inspected(
-    builder: leasehold::StoreBuilder,
-    clock: &dyn Clock,
-    entries: u64,
-    keys: BTreeMap<String, u64>,
-) -> Result<Vec<String>> {
+async fn tidied(store: Store, entries: u64, keys: BTreeMap<String, u64>) -> Result<Vec<String>> {
     const BITE: u64 = 20;
     let mut problems = Vec::new();
-    let store = builder.open().await?;
     let (mut requests, mut bites) = (0, 0);
     loop {
         let options = SweepOptions::new().op_delay(Duration::ZERO).max_ops(u32::try_from(BITE).unwrap_or(20));
@@ -389,7 +403,17 @@ async fn inspected(
             Acquired::Held(held) => problems.push(format!("I10: {key} is stuck: {held:?}")),
         }
     }
-    clock.sleep(Duration::from_secs(10)).await;
+    Ok(problems)
+}
+
+async fn forgotten(store: Store, txns: Vec<TxnId>) -> Result<Vec<String>> {
+    let mut problems = Vec::new();
+    for txn in txns {
+        let answer = store.decisions().decision(txn).await?;
+        if answer != Answer::Forgotten {
+            problems.push(format!("I5: {txn} came too late, and is {answer:?}"));
+        }
+    }
     Ok(problems)
 }
 

@@ -135,6 +135,12 @@ impl<'a> Seat<'a> {
         None
     }
 
+    /// The same, and by nobody if it is a lease of its own that came too late.
+    fn by_others(&self, held: Held) -> Held {
+        let own = |id: LeaseId| id == self.id || self.late == Some(id);
+        Held { by: held.by.filter(|by| !own(by.lease_id)), ..held }
+    }
+
     /// Whether it is for this one to look after the key. Nobody is ahead, or whoever is has gone.
     fn leads(&self) -> bool {
         self.cell
@@ -244,7 +250,7 @@ impl Engine {
                 // It may have been handed over while we found out: then what was found is our own lease.
                 return match seat.handed_over() {
                     Some(grant) => Ok(Acquired::Granted(grant)),
-                    None => held.map(Acquired::Held),
+                    None => held.map(|held| Acquired::Held(seat.by_others(held))),
                 };
             }
             tokio::select! {
@@ -287,9 +293,7 @@ impl Engine {
             && lease.process == self.process
             && !repeats(&core, request, lease, now)
         {
-            let held = self.held(lease, now);
-            let by = held.by.filter(|by| seat.late != Some(by.lease_id));
-            return Ok(Polled::Again(Held { by, ..held }));
+            return Ok(Polled::Again(seat.by_others(self.held(lease, now))));
         }
         let watched = polling.watched_for(now.moment, &core, self.agreement.max_clock_skew);
         // Not the id of the seat: an earlier look may have been granted a lease that came too late, and that was another.

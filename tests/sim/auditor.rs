@@ -15,11 +15,15 @@ use prost::Message;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 /// What was read of a wall clock before a write is at most this old when the write is sent, if nobody slept: an
 /// operation's patience, and the longest stalls.
 const READ_BEFORE: i64 = 100_000_000;
+
+/// How far a clock that nobody sets goes wrong while a lease is granted.
+const DRIFT: Duration = Duration::from_millis(300);
 
 // What stands in the store, as another tool would read it.
 
@@ -337,6 +341,15 @@ impl Auditor {
             // Nobody can look at two clocks at once: a stall between the two looks is what fences are for.
             if !grant.is_valid() && asked.stalled == self.world.stalled() {
                 problems.push(format!("{grant:?} had ended when it was returned"));
+            }
+            // The monotonic clock is read first, so that a stall between the two shortens belief by it.
+            let wall = self.world.clock(machine).wall();
+            let by_wall = grant.expires_at().since(wall);
+            let by_monotonic = self.world.without_wall(|| grant.time_left());
+            let undisturbed =
+                self.world.unset_since(machine, asked.at) && self.world.awake_since(machine, asked.at);
+            if by_monotonic > by_wall + DRIFT && undisturbed {
+                problems.push(format!("{grant:?} is believed in for {by_monotonic:?}, and lasts for {by_wall:?}"));
             }
             let told = state.told.entry(asked.key.clone()).or_default();
             *told = fence.max(*told);

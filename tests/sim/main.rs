@@ -126,7 +126,7 @@ fn first_find(bug: Planted, seeds: std::ops::Range<u64>) -> Option<(u64, String)
 #[test]
 #[ignore = "searches for the seeds that the next test has"]
 fn planted_bugs_are_searched_for() {
-    let bugs = Mutex::new([Planted::WallBeforeMonotonic, Planted::JudgedDropped, Planted::MarkerDeletedEarly].to_vec());
+    let bugs = Mutex::new(Planted::ALL.to_vec());
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {

@@ -29,11 +29,16 @@ pub enum Planted {
     JudgedDropped,
     EntryBeforeMarker,
     LateVerdictBelieved,
+    ToldOfOwnLease,
+    CorruptAnswerFinal,
+    UndecidedByOneClock,
+    VoidMarkerLeft,
+    ChecksumIgnored,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 28] = [
         Self::NoReadBack,
         Self::BaseTakenAsLost,
         Self::WriteIdReused,
@@ -57,6 +62,11 @@ impl Planted {
         Self::JudgedDropped,
         Self::EntryBeforeMarker,
         Self::LateVerdictBelieved,
+        Self::ToldOfOwnLease,
+        Self::CorruptAnswerFinal,
+        Self::UndecidedByOneClock,
+        Self::VoidMarkerLeft,
+        Self::ChecksumIgnored,
     ];
 
     /// From now on this thread has this bug, or none.

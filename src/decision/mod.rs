@@ -344,7 +344,8 @@ impl Decisions {
             }
             Found::Void => {
                 // It came after the sweeper had been there: nobody else will find it.
-                if shared.is_over(&ages) && shared.backend.believe(&shared.agreement, shared.backend.clock.wall()).is_ok() {
+                let over = shared.is_over(&ages) && !planted(Planted::VoidMarkerLeft);
+                if over && shared.backend.believe(&shared.agreement, shared.backend.clock.wall()).is_ok() {
                     self.tidy(txn).await;
                 }
                 Ok(Answer::Forgotten)
@@ -354,7 +355,7 @@ impl Decisions {
                 Ok(Answer::Forgotten)
             }
             // Over by one clock and not by the other: it may have been decided and forgotten, and it may not.
-            Found::Nothing if shared.latest() > ages.ends() => {
+            Found::Nothing if shared.latest() > ages.ends() && !planted(Planted::UndecidedByOneClock) => {
                 shared.backend.believe(&shared.agreement, shared.backend.clock.wall())?;
                 Err(Error::unavailable(format!("{txn} is just about to be forgotten: ask again in a moment")))
             }

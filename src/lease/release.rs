@@ -36,7 +36,8 @@ impl Engine {
         let cell = Arc::clone(&flight.cell);
         let marked = flight.core().record().is_some_and(|record| record.waiting.is_some());
         let may_hand_over = self.believe(self.now().wall).is_ok() && !(marked && flight.core().turns >= MAX_TURNS);
-        if let Some(waiter) = may_hand_over.then(|| cell.queue.pop()).flatten() {
+        let next = LeaseId::random(&*self.backend.generator);
+        if let Some(waiter) = may_hand_over.then(|| cell.queue.pop(next)).flatten() {
             flight.intent = Intent::HandOver { from: id, waiter: Some(waiter) };
         }
         let ttl = match flight.intent.waiter() {

@@ -1,5 +1,6 @@
 //! JSON objects that carry a checksum of themselves: a flipped bit must not become another time or another answer.
 
+use crate::planted::{Planted, planted};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Error, Map, Value, de, ser};
 
@@ -19,7 +20,7 @@ pub(crate) fn seal(object: &impl Serialize) -> Result<Vec<u8>, Error> {
 pub(crate) fn unseal<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     let mut fields: Map<String, Value> = de::from_slice(body)?;
     let written = fields.remove(CHECKSUM);
-    if written != Some(checksum(&fields)?.into()) {
+    if written != Some(checksum(&fields)?.into()) && !planted(Planted::ChecksumIgnored) {
         return Err(serde::de::Error::custom("its checksum is wrong"));
     }
     serde_json::from_value(Value::Object(fields))

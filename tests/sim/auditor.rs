@@ -180,7 +180,9 @@ impl Auditor {
             let sound = self.world.sound_since(machine, at - READ_BEFORE);
             self.lock().sent.insert(record.write_id, Sent { machine, at, sound });
         }
-        if let Some(txn) = name.strip_prefix(".txn-decisions/m/") {
+        if let Some(txn) = name.strip_prefix(".txn-decisions/m/")
+            && self.world.has_a_clock(machine)
+        {
             self.register(|register, now| register.sent(txn, now));
         }
     }

@@ -320,9 +320,7 @@ impl Client {
     }
 
     async fn read(&mut self, txn: TxnId) {
-        // With neither of its clocks to go by, a machine cannot know how old anything is.
-        let machine = self.machine;
-        let known = self.is_told(txn) && (self.world.awake_since(machine, 0) || self.world.sound_since(machine, 0));
+        let known = self.is_told(txn) && self.world.has_a_clock(self.machine);
         let decisions = self.decisions.clone();
         if let Some(Ok(answer)) = self.patience(async move { decisions.decision(txn).await }).await {
             self.world.note(format_args!("{} reads {txn}: {answer:?}", self.name));

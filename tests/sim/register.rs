@@ -69,7 +69,7 @@ impl Register {
         standing.collect()
     }
 
-    /// A decision is on its way.
+    /// A decision is on its way, from a machine that could know how old it is.
     pub fn sent(&mut self, txn: &str, now: i64) -> Result<(), String> {
         let late = now + self.store_offset - (ends(txn) - MARGIN);
         if late > HELD_UP {

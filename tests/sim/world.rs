@@ -213,6 +213,11 @@ impl World {
         machine.still_since.is_none() && machine.stopped_at < since
     }
 
+    /// Whether at least one of its clocks was always right: with neither, no machine can know how old anything is.
+    pub fn has_a_clock(&self, machine: usize) -> bool {
+        self.awake_since(machine, 0) || self.sound_since(machine, 0)
+    }
+
     /// The machine does nothing for this long; with `still`, its monotonic clock does not even count the time.
     pub fn put_to_sleep(&self, machine: usize, lasts: i64, still: bool) {
         let mut state = self.lock();

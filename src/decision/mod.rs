@@ -319,13 +319,16 @@ impl Decisions {
         if let Some(decision) = shared.recall(txn) {
             return Ok(decision.into());
         }
-        let found = shared.read(txn).await?;
         if shared.backend.store_time().is_none() {
             // A store that was handed in and has not told its time yet. Without it nothing is over.
             if let Err(error) = shared.backend.ask_time().await {
                 tracing::debug!(%error, "the store's time is not known");
             }
         }
+        // From before the read: an answer may be a while under way, and says nothing of what was decided since.
+        let (was_over, was_past) = (shared.is_over(&ages), shared.latest() > ages.ends());
+        let found = shared.read(txn).await?;
+        let was_over = was_over || planted(Planted::ForgottenByOldAnswer) && shared.is_over(&ages);
         match found {
             Found::Marker(_) if planted(Planted::MarkerDeletedEarly) && shared.is_past(ages.closes()) => {
                 self.delete(txn).await.map(|()| Answer::Forgotten)
@@ -350,12 +353,12 @@ impl Decisions {
                 }
                 Ok(Answer::Forgotten)
             }
-            Found::Nothing if shared.is_over(&ages) => Ok(Answer::Forgotten),
+            Found::Nothing if was_over => Ok(Answer::Forgotten),
             Found::Nothing if planted(Planted::ForgottenWithoutMargin) && shared.is_past(ages.closes()) => {
                 Ok(Answer::Forgotten)
             }
             // Over by one clock and not by the other: it may have been decided and forgotten, and it may not.
-            Found::Nothing if shared.latest() > ages.ends() && !planted(Planted::UndecidedByOneClock) => {
+            Found::Nothing if was_past && !planted(Planted::UndecidedByOneClock) => {
                 shared.backend.believe(&shared.agreement, shared.backend.clock.wall())?;
                 Err(Error::unavailable(format!("{txn} is just about to be forgotten: ask again in a moment")))
             }

@@ -9,7 +9,6 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, LeaseId, Ttl,
-    planted::{Planted, planted},
     store::{
         LONGEST_WRITE,
         cas::{Cas, Outcome, Stamp},
@@ -131,7 +130,7 @@ impl Drop for Flight {
 
 /// Whether another look may tell more. What cannot be read may have been damaged on its way here.
 fn may_mend(error: &Error) -> bool {
-    (error.kind() == ErrorKind::Corrupt && !planted(Planted::CorruptAnswerFinal)) || error.is_retryable() && error.kind() != ErrorKind::Regressed
+    error.kind() == ErrorKind::Corrupt || error.is_retryable() && error.kind() != ErrorKind::Regressed
 }
 
 impl Engine {

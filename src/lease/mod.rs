@@ -10,7 +10,7 @@ mod engine;
 mod flight;
 mod guard;
 mod keeper;
-mod record;
+pub(crate) mod record;
 mod release;
 mod sweep;
 mod types;

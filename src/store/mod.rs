@@ -1,10 +1,11 @@
 //! The only room that knows `object_store`: conditional writes, reads, ordered pages, deletes, and what it takes to
 //! trust a store with them.
 
-mod agreement;
+pub(crate) mod agreement;
 mod answer;
 mod backend;
 pub(crate) mod cas;
+mod clocks;
 mod counting;
 #[cfg_attr(
     not(feature = "testkit"),
@@ -18,11 +19,12 @@ mod open;
 mod page;
 mod probe;
 pub(crate) mod seal;
-mod url;
+pub(crate) mod url;
 
 pub use agreement::Agreement;
 pub(crate) use agreement::{DATE_SLACK, LONGEST_WRITE};
-pub(crate) use backend::{Backend, Fetched, TimeSource, Version};
+pub(crate) use backend::{Backend, Fetched, Version};
+pub(crate) use clocks::Clocks;
 pub use meter::{AnswerKind, RequestKind, Requests};
 pub(crate) use name::Name;
 pub use open::{Probing, Store, StoreBuilder};

@@ -243,8 +243,14 @@ impl Auditor {
                     must(old.expires_ms <= lease.expires_ms, "I6: an expiry does not move back");
                 }
                 None => {
-                    must(lease.fence > before.last_fence && lease.fence == record.last_fence, "I1: a grant has a new fence");
-                    must(state.fences.entry(key.to_owned()).or_default().insert(lease.fence), "I2: a fence is used once");
+                    must(
+                        lease.fence > before.last_fence && lease.fence == record.last_fence,
+                        "I1: a grant has a new fence",
+                    );
+                    must(
+                        state.fences.entry(key.to_owned()).or_default().insert(lease.fence),
+                        "I2: a fence is used once",
+                    );
                 }
             }
             must(record.hour.to_string() == hour_of(lease), "I7: a record knows its hour");
@@ -262,9 +268,7 @@ impl Auditor {
             let renewing = state.beliefs.values().filter(|belief| belief.lease.as_bytes() == old.id.as_slice());
             let late = renewing.filter(|belief| belief.machine == machine).filter_map(|belief| belief.renewing).find(
                 |(since, wall)| {
-                    writer.at >= *since
-                        && wall.as_millis() >= old.expires_ms
-                        && self.world.unset_since(machine, *since)
+                    writer.at >= *since && wall.as_millis() >= old.expires_ms && self.world.unset_since(machine, *since)
                 },
             );
             must(late.is_none(), "a lease is not renewed after its end");
@@ -348,8 +352,7 @@ impl Auditor {
             let wall = self.world.clock(machine).wall();
             let by_wall = grant.expires_at().since(wall);
             let by_monotonic = self.world.without_wall(|| grant.time_left());
-            let undisturbed =
-                self.world.unset_since(machine, asked.at) && self.world.awake_since(machine, asked.at);
+            let undisturbed = self.world.unset_since(machine, asked.at) && self.world.awake_since(machine, asked.at);
             if by_monotonic > by_wall + DRIFT && undisturbed {
                 problems.push(format!("{grant:?} is believed in for {by_monotonic:?}, and lasts for {by_wall:?}"));
             }

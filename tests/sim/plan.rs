@@ -22,8 +22,27 @@ pub fn dice(seed: u64, part: &str, number: u64) -> StdRng {
 
 /// What can be left out of a run, by name.
 pub const PARTS: [&str; 21] = [
-    "crash", "pause", "suspend", "jump", "outage", "stall", "sweep", "txn", "guard", "request_id", "cancel", "refuse",
-    "status", "lose", "late", "duplicate", "delay", "slow", "listing", "corrupt", "wild",
+    "crash",
+    "pause",
+    "suspend",
+    "jump",
+    "outage",
+    "stall",
+    "sweep",
+    "txn",
+    "guard",
+    "request_id",
+    "cancel",
+    "refuse",
+    "status",
+    "lose",
+    "late",
+    "duplicate",
+    "delay",
+    "slow",
+    "listing",
+    "corrupt",
+    "wild",
 ];
 
 /// A seed, and what is left of it after it was made smaller. Prints as what replays it.
@@ -288,7 +307,8 @@ impl FromStr for Plan {
                 plan.off.insert(part.to_owned());
                 continue;
             }
-            let (name, value) = word.split_once('=').ok_or_else(|| format!("{word:?} is neither name=number nor -part"))?;
+            let (name, value) =
+                word.split_once('=').ok_or_else(|| format!("{word:?} is neither name=number nor -part"))?;
             let value: usize = value.parse().map_err(|_| format!("{value:?} is no number"))?;
             match name {
                 "nodes" => plan.nodes = value.clamp(1, 4),

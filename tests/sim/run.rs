@@ -145,8 +145,7 @@ impl Run {
         self.world.note(format_args!("machine {machine} boots"));
         let booted = Machine::boot();
         let (plan, world, auditor) = (Arc::clone(&self.plan), self.world.clone(), self.auditor.clone());
-        let (common, stretches, busy) =
-            (Arc::clone(&self.common), Arc::clone(&self.stretches), Arc::clone(&self.busy));
+        let (common, stretches, busy) = (Arc::clone(&self.common), Arc::clone(&self.stretches), Arc::clone(&self.busy));
         let life = self.lives[machine];
         let clock = world.clock(machine);
         let first = self.builder(machine);
@@ -418,11 +417,7 @@ async fn forgotten(store: Store, txns: Vec<TxnId>) -> Result<Vec<String>> {
 }
 
 /// Tries until the store lets it.
-async fn open(
-    first: leasehold::StoreBuilder,
-    again: Vec<leasehold::StoreBuilder>,
-    clock: &dyn Clock,
-) -> Option<Store> {
+async fn open(first: leasehold::StoreBuilder, again: Vec<leasehold::StoreBuilder>, clock: &dyn Clock) -> Option<Store> {
     for builder in std::iter::once(first).chain(again) {
         match builder.open().await {
             Ok(store) => return Some(store),

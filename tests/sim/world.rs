@@ -105,7 +105,13 @@ pub struct World(Arc<Mutex<State>>);
 
 impl World {
     pub fn new(start: Timestamp, machines: usize, seed: u64, stalls: Stalls, traced: bool) -> Self {
-        let machine = |_| Machine { sound: true, unsound_at: i64::MIN, set_at: i64::MIN, stopped_at: i64::MIN, ..Machine::default() };
+        let machine = |_| Machine {
+            sound: true,
+            unsound_at: i64::MIN,
+            set_at: i64::MIN,
+            stopped_at: i64::MIN,
+            ..Machine::default()
+        };
         Self(Arc::new(Mutex::new(State {
             now: start.as_micros(),
             machines: (0..machines).map(machine).collect(),

@@ -1075,3 +1075,21 @@ async fn a_coordinator_that_has_lost_its_leases_cannot_stage_the_rest() {
     assert_eq!(stale.decide(Decision::Commit).await.unwrap(), Decision::Abort, "whatever it thinks");
     assert_eq!((alice.balance(), bob.balance()), (75, 25));
 }
+
+#[tokio::test]
+async fn what_was_forgotten_while_it_was_read_is_not_undecided() {
+    let world = World::new();
+    let (coordinator, participant) = (world.fresh().await, world.fresh().await);
+    let txn = coordinator.begin();
+    assert_eq!(coordinator.decide(txn, Decision::Commit).await.unwrap(), COMMIT);
+    world.clock.advance(AGE + MARGIN - SECOND);
+    // It may still be decided when it asks, and has been forgotten when the store looks.
+    world.script(Rule::once(Op::Get, Fault::Delay(4 * SECOND)).on(MARKERS));
+    let mut asking = pin!(participant.decision(txn));
+    start(&mut asking).await;
+    world.clock.advance(3 * SECOND);
+    coordinator.forget(txn).await.unwrap();
+    world.clock.advance(SECOND);
+    assert_eq!(kind(asking.await), ErrorKind::Unavailable);
+    assert_eq!(participant.decision(txn).await.unwrap(), Answer::Forgotten);
+}

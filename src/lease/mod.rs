@@ -7,6 +7,7 @@
 mod cell;
 mod election;
 mod engine;
+mod filed;
 mod flight;
 mod guard;
 mod keeper;
@@ -20,6 +21,7 @@ mod wire;
 
 pub use election::{Campaign, Election, Leadership};
 pub(crate) use engine::Engine;
+pub use filed::{Filed, FiledKeys};
 pub use guard::Guard;
 pub(crate) use sweep::{LeaseSweep, LeaseTurn};
 pub use types::{Acquired, Grant, Held, Holder, Loss, Renewed, Request, Status};
@@ -64,7 +66,7 @@ pub struct Listing {
     pub next: Option<Cursor>,
 }
 
-/// A place in a listing.
+/// A place in a listing. Its text can be handed around; [`Leases::cursor`] reads it.
 #[derive(Debug, Clone)]
 pub struct Cursor(Name);
 

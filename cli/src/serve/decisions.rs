@@ -1,0 +1,51 @@
+//! Transaction decisions over HTTP.
+
+use super::{App, input::Body, input::Transaction};
+use crate::wire::{Decide, Decided, Problem, Txn, TxnAnswer};
+use axum::{Json, extract::State, http::StatusCode};
+use leasehold::decision;
+
+/// Begin a transaction: a new id, which says when it began. Nothing is stored.
+#[utoipa::path(post, path = "/v1/txns", tag = "decisions", responses((status = 200, body = Txn)))]
+pub(super) async fn begin(State(app): State<App>) -> Json<Txn> {
+    let txn = app.store.decisions().begin();
+    Json(Txn { txn: txn.to_string(), begun_ms: txn.begun().as_millis(), answer: TxnAnswer::Undecided })
+}
+
+/// What was decided. `forgotten` does not mean aborted.
+#[utoipa::path(get, path = "/v1/txns/{txn}", tag = "decisions",
+    params(("txn" = String, Path, description = "A UUID of version 7", example = "019b76da-a800-7000-8000-000000000001")),
+    responses((status = 200, body = Txn)))]
+pub(super) async fn read(State(app): State<App>, Transaction(txn): Transaction) -> Result<Json<Txn>, Problem> {
+    let answer = app.store.decisions().decision(txn).await?.into();
+    Ok(Json(Txn { txn: txn.to_string(), begun_ms: txn.begun().as_millis(), answer }))
+}
+
+/// Decide, unless that was done already: then the answer is what was decided.
+#[utoipa::path(post, path = "/v1/txns/{txn}/decide", tag = "decisions", request_body = Decide,
+    params(("txn" = String, Path, description = "A UUID of version 7", example = "019b76da-a800-7000-8000-000000000001")),
+    responses((status = 200, body = Decided)))]
+pub(super) async fn decide(
+    State(app): State<App>,
+    Transaction(txn): Transaction,
+    Body(body): Body<Decide>,
+) -> Result<Json<Decided>, Problem> {
+    if body.by.len() > 256 {
+        return Err(Problem::invalid("`by` is longer than 256 bytes"));
+    }
+    match app.store.decisions().by(body.by).decide(txn, body.decision).await? {
+        decision::Decided::Decision(decision) => Ok(Json(Decided { txn: txn.to_string(), decision })),
+        decision::Decided::TooOld => {
+            Err(Problem::new("too_old", "no decision is known, and none can be made any more; that does not mean aborted"))
+        }
+    }
+}
+
+/// Forget a decision before its time: for a coordinator that knows that everybody has applied it.
+#[utoipa::path(delete, path = "/v1/txns/{txn}", tag = "decisions",
+    params(("txn" = String, Path, description = "A UUID of version 7", example = "019b76da-a800-7000-8000-000000000001")),
+    responses((status = 204, description = "It is forgotten")))]
+pub(super) async fn forget(State(app): State<App>, Transaction(txn): Transaction) -> Result<StatusCode, Problem> {
+    app.store.decisions().forget(txn).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

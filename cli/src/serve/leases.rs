@@ -90,7 +90,7 @@ async fn grant(app: App, headers: &HeaderMap, wanted: Wanted) -> Result<Response
         Acquired::Granted(grant) => {
             app.board.granted(app.clock.wall(), &grant, wanted.note.as_deref());
             let body = serde_json::to_vec(&Lease::of(&grant)).unwrap_or_default();
-            let owed = id.is_none().then_some(Owed { app, leases, grant: Some(grant) });
+            let owed = id.is_none().then(|| Owed { app, leases, grant: Some(grant) });
             Ok(hand_over(body.into(), owed))
         }
     }

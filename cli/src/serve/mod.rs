@@ -116,7 +116,11 @@ pub(crate) async fn run(url: &str, settings: Settings, args: Args) -> Result<(),
         .into());
     }
     let tls = match (&args.tls_cert, &args.tls_key) {
-        (Some(cert), Some(key)) => Some(RustlsConfig::from_pem_file(cert, key).await?),
+        (Some(cert), Some(key)) => {
+            let mut config = (*RustlsConfig::from_pem_file(cert, key).await?.get_inner()).clone();
+            config.alpn_protocols = vec![b"http/1.1".to_vec()];
+            Some(RustlsConfig::from_config(Arc::new(config)))
+        }
         _ => None,
     };
     let listener = TcpListener::bind(args.listen).map_err(|error| format!("{} cannot be had: {error}", args.listen))?;

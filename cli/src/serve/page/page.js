@@ -245,7 +245,7 @@ function showRequests(data) {
   });
   const seconds = data.sample_every_ms / 1000;
   const peak = Math.max(0, ...samples.map(total)) / seconds;
-  $("peak").textContent = `last ${round(Math.ceil(count * seconds / 60) * 60000)}, at most ${peak < 10 ? peak.toFixed(1) : number(Math.round(peak))} a second`;
+  $("peak").textContent = `${round(Math.ceil(count * seconds / 60) * 60000)}, up to ${peak < 10 ? peak.toFixed(1) : number(Math.round(peak))} a second`;
   $("legend").replaceChildren(...KINDS.map(([kind, name]) => {
     const item = make("li");
     item.append(make("i", kind), `${name} `, make("b", "", number(data.store[kind])));
@@ -311,7 +311,7 @@ function showStore(data) {
 function show(data) {
   $("held").textContent = number(data.held_total);
   const other = unseen(data).length;
-  $("held-more").textContent = other ? `and ${number(other)}${data.filed.more ? " or more" : ""} to be looked at` : "that this process knows of";
+  $("held-more").textContent = other ? `${number(other)}${data.filed.more ? "+" : ""} more may be held` : "that this process knows of";
   $("waiting").textContent = number(data.waiting);
   $("waiting-more").textContent = `of ${number(data.waiting_limit)} places`;
   showLeases(data);

@@ -23,6 +23,29 @@ fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> R
     T::deserialize(deserializer).map(Some)
 }
 
+/// A number that some languages write as `30000.0`. Not for fences, where a float may have lost a digit.
+fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<T, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Number {
+        Whole(u64),
+        Float(f64),
+    }
+    let wrong = || serde::de::Error::custom("it is not a whole number in the range that is allowed");
+    let number = match Number::deserialize(deserializer).map_err(|_| wrong())? {
+        Number::Whole(number) => number,
+        // Below 2^53 a float is as exact as an integer.
+        Number::Float(float) if float.fract() == 0. && (0. ..9e15).contains(&float) => float as u64,
+        Number::Float(_) => return Err(wrong()),
+    };
+    T::try_from(number).map_err(|_| wrong())
+}
+
+/// The same, if it is there.
+fn maybe_whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    whole(deserializer).map(Some)
+}
+
 fn default_ttl() -> u64 {
     DEFAULT_TTL_MS
 }
@@ -48,12 +71,12 @@ pub(crate) struct Acquire {
     #[schema(max_length = 256, example = "worker-7")]
     pub(crate) owner: String,
     /// How long the lease lasts without being renewed. The store's limits may change that; the answer says.
-    #[serde(default = "default_ttl")]
+    #[serde(default = "default_ttl", deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 315_360_000_000_u64, default = 30_000)]
     pub(crate) ttl_ms: u64,
     /// How long to wait while another one holds it. The service may wait for less, and says `timed_out` then.
-    #[serde(default)]
-    #[schema(maximum = 86_400_000)]
+    #[serde(default, deserialize_with = "whole")]
+    #[schema(maximum = 4_294_967_295_u64)]
     pub(crate) wait_ms: u32,
     /// A word for whoever looks at the lease, up to 4 KiB.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
@@ -81,7 +104,7 @@ pub(crate) struct Renew {
     #[schema(pattern = "^[0-9a-f]{32}$")]
     pub(crate) lease_id: String,
     /// Another time to live than before.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "maybe_whole", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 315_360_000_000_u64, value_type = u64)]
     pub(crate) ttl_ms: Option<u64>,
 }
@@ -152,12 +175,12 @@ pub(crate) struct Campaign {
     #[schema(max_length = 256, example = "node-1")]
     pub(crate) candidate: String,
     /// How long leading lasts without being renewed.
-    #[serde(default = "default_ttl")]
+    #[serde(default = "default_ttl", deserialize_with = "whole")]
     #[schema(minimum = 1, maximum = 315_360_000_000_u64, default = 30_000)]
     pub(crate) ttl_ms: u64,
     /// How long to wait while another one leads.
-    #[serde(default)]
-    #[schema(maximum = 86_400_000)]
+    #[serde(default, deserialize_with = "whole")]
+    #[schema(maximum = 4_294_967_295_u64)]
     pub(crate) wait_ms: u32,
     /// A word to those who follow, such as an address.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
@@ -327,7 +350,7 @@ pub(crate) struct Sweep {
     #[schema(pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", value_type = String)]
     pub(crate) namespace: Option<String>,
     /// How many entries to look at, at the most (1,000).
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "maybe_whole", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 100_000, value_type = u32)]
     pub(crate) max_ops: Option<u32>,
 }

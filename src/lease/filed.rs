@@ -1,7 +1,7 @@
 //! What the index says of the hours that are not over: which keys may be held, without reading any of them.
 
 use super::{Cursor, Leases};
-use crate::{Bucket, Decoded, Key, Result, index, store::Name};
+use crate::{Bucket, Decoded, Error, Key, Result, index, store::Name};
 use std::fmt;
 
 /// A key that may be held: it has, or had, a lease that ends in an hour which is not over.
@@ -46,7 +46,10 @@ impl Leases {
 
     /// A place in a listing of this namespace, from the text of an earlier one.
     pub fn cursor(&self, text: &str) -> Result<Cursor> {
-        Key::from_name(text)?;
+        // Only a place: it need not be the name of a key.
+        if text.is_empty() || !text.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'!' | b'-' | b'_')) {
+            return Err(Error::invalid(format!("{text:?} is no place in a listing: take it from the page before")));
+        }
         Ok(Cursor(Name::new(format!("{}/meta/{text}.pb", self.namespace))))
     }
 }

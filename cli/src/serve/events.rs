@@ -19,7 +19,7 @@ const ALIVE: Duration = Duration::from_secs(15);
 
 /// Watch a key: an event `status` with what there is, and one for every change; `problem` when the store fails.
 #[utoipa::path(get, path = "/v1/watch", tag = "leases",
-    params(("namespace" = Option<String>, Query, description = "`default` if left out"),
+    params(("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out"),
            ("key" = String, Query, min_length = 1, max_length = 1024, description = "The key")),
     responses((status = 200, content_type = "text/event-stream", body = String)))]
 pub(super) async fn watch(State(app): State<App>, query: Query) -> Result<Response, Problem> {
@@ -31,7 +31,7 @@ pub(super) async fn watch(State(app): State<App>, query: Query) -> Result<Respon
 
 /// Watch an election: an event `leader` with who leads, and one for every new leader.
 #[utoipa::path(get, path = "/v1/elections/observe", tag = "elections",
-    params(("namespace" = Option<String>, Query, description = "`default` if left out"),
+    params(("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out"),
            ("name" = String, Query, min_length = 1, max_length = 1024, description = "The election")),
     responses((status = 200, content_type = "text/event-stream", body = String)))]
 pub(super) async fn observe(State(app): State<App>, query: Query) -> Result<Response, Problem> {

@@ -178,7 +178,7 @@ pub(super) struct Released {
 
 /// What there is on a key. A lease that has ended is cleared on the way, unless `peek` is true.
 #[utoipa::path(get, path = "/v1/lease", tag = "leases",
-    params(("namespace" = Option<String>, Query, description = "`default` if left out"),
+    params(("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out"),
            ("key" = String, Query, min_length = 1, max_length = 1024, description = "The key, percent-encoded if it is not UTF-8"),
            ("peek" = Option<bool>, Query, description = "Write nothing, and do not count as activity")),
     responses((status = 200, body = KeyStatus)))]
@@ -191,9 +191,9 @@ pub(super) async fn get(State(app): State<App>, query: Query) -> Result<Json<Key
 
 /// List keys, a page at a time: one listing, and one read for each key. Not activity.
 #[utoipa::path(get, path = "/v1/leases", tag = "leases",
-    params(("namespace" = Option<String>, Query, description = "`default` if left out"),
+    params(("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out"),
            ("prefix" = Option<String>, Query, description = "How the keys begin"),
-           ("after" = Option<String>, Query, description = "`next` of the page before"),
+           ("after" = Option<String>, Query, pattern = "^[a-z0-9!_-]{1,210}$", description = "`next` of the page before"),
            ("limit" = Option<u32>, Query, minimum = 1, maximum = 500, description = "100 if left out"),
            ("held" = Option<bool>, Query, description = "Only those that are held; pages may be shorter then")),
     responses((status = 200, body = KeyList)))]
@@ -230,7 +230,7 @@ pub(super) async fn check(State(app): State<App>, Body(body): Body<Check>) -> Re
 
 /// Who leads. Not activity.
 #[utoipa::path(get, path = "/v1/elections/leader", tag = "elections",
-    params(("namespace" = Option<String>, Query, description = "`default` if left out"),
+    params(("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out"),
            ("name" = String, Query, min_length = 1, max_length = 1024, description = "The election")),
     responses((status = 200, body = Leader)))]
 pub(super) async fn leader(State(app): State<App>, query: Query) -> Result<Json<Leader>, Problem> {

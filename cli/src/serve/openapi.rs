@@ -34,6 +34,13 @@ fn describe(with_token: bool) -> Value {
     for (path, item) in operations {
         for operation in item.as_object_mut().into_iter().flat_map(|item| item.values_mut()) {
             operation["responses"]["default"] = problem.clone();
+            // What may be left out of a query is not `null` if it is there.
+            let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+            for parameter in parameters.into_iter().flatten() {
+                if let Some(kind) = parameter["schema"]["type"].as_array().and_then(|kinds| kinds.first()).cloned() {
+                    parameter["schema"]["type"] = kind;
+                }
+            }
             if with_token && path.starts_with("/v1/") || with_token && path == "/metrics" {
                 operation["security"] = json!([{ "token": [] }]);
             }
@@ -43,6 +50,7 @@ fn describe(with_token: bool) -> Value {
     for name in ["Acquire", "Renew", "Release", "Check"] {
         document["components"]["schemas"][name]["oneOf"] = json!([{ "required": ["key"] }, { "required": ["key_b64"] }]);
     }
+    document["paths"]["/v1/sweep"]["post"]["requestBody"]["required"] = json!(false);
     if with_token {
         document["components"]["securitySchemes"] = json!({ "token": { "type": "http", "scheme": "bearer" } });
     }

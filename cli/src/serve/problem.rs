@@ -20,6 +20,8 @@ pub(super) const CODES: &[(&str, StatusCode, &str)] = &[
     ("held", StatusCode::CONFLICT, "Another one holds it"),
     ("timed_out", StatusCode::CONFLICT, "Another one held it for as long as was waited"),
     ("lost", StatusCode::CONFLICT, "The lease is not yours any more"),
+    ("not_begun", StatusCode::CONFLICT, "The transaction begins in the future"),
+    ("too_early", StatusCode::CONFLICT, "Somebody may still decide it"),
     ("too_old", StatusCode::CONFLICT, "The transaction is too old to be decided"),
     ("sweep_running", StatusCode::CONFLICT, "A sweep is under way"),
     ("body_too_large", StatusCode::PAYLOAD_TOO_LARGE, "The body is too large"),

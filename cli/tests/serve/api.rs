@@ -137,7 +137,7 @@ async fn a_transaction_is_decided_once() {
     assert_eq!(service.get(&path).await.body["answer"], "committed");
     // Somebody could still decide otherwise, as far as clocks go.
     let early = service.send(service.request(Method::DELETE, &path)).await;
-    assert_eq!((early.status, early.code()), (400, "invalid_request"));
+    assert_eq!((early.status, early.code()), (409, "too_early"));
 }
 
 #[tokio::test]

@@ -144,12 +144,14 @@ class Client:
                 continue
             return Lease(self, key, answer, sent)
 
-    def renew(self, key: Key, lease_id: str, *, ttl: Optional[float] = None) -> Json:
-        """Renews a lease by its id."""
+    def renew(
+        self, key: Key, lease_id: str, *, ttl: Optional[float] = None, within: Optional[float] = None
+    ) -> Json:
+        """Renews a lease by its id. With `within` it is tried once, for so many seconds."""
         body = {**self._named(key), "lease_id": lease_id}
         if ttl is not None:
             body["ttl_ms"] = round(ttl * 1000)
-        return self._call("POST", "/v1/renew", body)
+        return self._call("POST", "/v1/renew", body, within=within)
 
     def release(self, key: Key, lease_id: str) -> None:
         """Gives a lease back by its id. Giving back what one does not have is fine."""
@@ -239,18 +241,21 @@ class Client:
         body: Optional[Json] = None,
         headers: Optional[dict[str, str]] = None,
         longer: float = 0.0,
+        within: Optional[float] = None,
     ) -> Json:
         """One request, repeated while there is no answer: every one of them is safe to repeat."""
-        for attempt in range(_RETRIES + 1):
+        timeout = self.timeout + longer if within is None else within
+        retries = _RETRIES if within is None else 0
+        for attempt in range(retries + 1):
             try:
-                with self._open(self._request(method, path, body, headers or {}), self.timeout + longer) as answer:
+                with self._open(self._request(method, path, body, headers or {}), timeout) as answer:
                     parsed: Json = json.load(answer)
                     return parsed
             except (OSError, HTTPException, ValueError) as error:
                 failure = Unavailable("no_answer", f"{self.url} did not answer: {error}")
             except Unavailable as error:
                 failure = error
-            if attempt < _RETRIES:
+            if attempt < retries:
                 time.sleep(0.1 * 2**attempt)
         raise failure
 

@@ -58,12 +58,12 @@ class Lease:
             self._keeper.start()
 
     def renew(self) -> None:
-        """Renews it once; raises `Lost` if it is gone."""
+        """Renews it, trying once; raises `Lost` if it is gone."""
         from ._client import Lost
 
         sent = time.monotonic()
         try:
-            answer = self._client.renew(self.key, self.lease_id)
+            answer = self._client.renew(self.key, self.lease_id, within=min(self._client.timeout, self.ttl / 3))
         except Lost:
             self._lose()
             raise

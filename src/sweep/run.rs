@@ -167,7 +167,17 @@ impl Sweeper {
     ) -> Arc<Self> {
         let pace = Pace::new(Arc::clone(&backend.clock), settings.op_delay);
         let state = Mutex::new(State { pass: None, pace });
-        Arc::new(Self { backend, agreement, settings, kinds, turn, activity, counters, state, history: History::default() })
+        Arc::new(Self {
+            backend,
+            agreement,
+            settings,
+            kinds,
+            turn,
+            activity,
+            counters,
+            state,
+            history: History::default(),
+        })
     }
 
     /// What it is doing, and how its last runs ended.

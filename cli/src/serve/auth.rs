@@ -26,8 +26,8 @@ impl Tokens {
     /// From a file with one token in each line, so that a new one can be introduced before the old one goes.
     pub(super) fn read(file: &Path) -> io::Result<Self> {
         let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", file.display()));
-        let text =
-            std::fs::read_to_string(file).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))?;
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))?;
         let tokens: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         if tokens.is_empty() {
             return Err(wrong("there is no token in it; try: head -c 24 /dev/urandom | base64"));
@@ -47,7 +47,8 @@ impl Tokens {
 
     fn accept(&self, headers: &HeaderMap) -> bool {
         let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let given = given.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        let given =
+            given.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         let Some((_, token)) = given else { return false };
         let token = hash(token.trim());
         let found = self.0.iter().fold(Choice::from(0), |found, known| found | known.ct_eq(&token));
@@ -85,7 +86,10 @@ fn admit(app: &App, request: &Request) -> Result<(), Problem> {
     if let Some(origin) = headers.get(header::ORIGIN) {
         let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, authority)| authority);
         if origin.is_none() || origin != host.as_ref().map(Authority::as_str) {
-            return Err(Problem::new("forbidden_origin", "only the page of the service itself may call it from a browser"));
+            return Err(Problem::new(
+                "forbidden_origin",
+                "only the page of the service itself may call it from a browser",
+            ));
         }
     }
     if app.tokens.are_required() && !OPEN.contains(&request.uri().path()) && !app.tokens.accept(headers) {

@@ -13,7 +13,9 @@ fn begun(app: &App, txn: TxnId) -> Result<TxnId, Problem> {
     let latest = app.store.time().map_or(app.clock.wall(), |store| store.max(app.clock.wall()));
     match txn.begun() <= latest.plus(app.store.agreement().max_clock_skew) {
         true => Ok(txn),
-        false => Err(Problem::new("not_begun", format!("{txn} begins in the future: mend the clock of whoever began it"))),
+        false => {
+            Err(Problem::new("not_begun", format!("{txn} begins in the future: mend the clock of whoever began it")))
+        }
     }
 }
 
@@ -47,9 +49,10 @@ pub(super) async fn decide(
     }
     match app.store.decisions().by(body.by).decide(begun(&app, txn)?, body.decision).await? {
         decision::Decided::Decision(decision) => Ok(Json(Decided { txn: txn.to_string(), decision })),
-        decision::Decided::TooOld => {
-            Err(Problem::new("too_old", "no decision is known, and none can be made any more; that does not mean aborted"))
-        }
+        decision::Decided::TooOld => Err(Problem::new(
+            "too_old",
+            "no decision is known, and none can be made any more; that does not mean aborted",
+        )),
     }
 }
 

@@ -31,7 +31,10 @@ pub(super) async fn ready(State(app): State<App>) -> Result<&'static str, Proble
         return Err(Problem::draining());
     }
     if !app.store.trusts_clock() {
-        return Err(Problem::new("clock_skew", "the clocks of this machine and of the store differ: nothing is granted"));
+        return Err(Problem::new(
+            "clock_skew",
+            "the clocks of this machine and of the store differ: nothing is granted",
+        ));
     }
     let mut pulse = app.pulse.lock().await;
     let now = app.clock.monotonic();
@@ -72,7 +75,10 @@ pub(super) fn install() -> Result<PrometheusHandle, BuildError> {
     let builder = PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?;
     let handle = builder.install_recorder()?;
     describe_counter!("leasehold_http_requests_total", "Requests to the service, by route and status");
-    describe_histogram!("leasehold_http_request_duration_seconds", "How long requests took, without those that may wait");
+    describe_histogram!(
+        "leasehold_http_request_duration_seconds",
+        "How long requests took, without those that may wait"
+    );
     describe_gauge!("leasehold_http_waiting", "Requests that wait for a lease, or watch one");
     describe_gauge!("leasehold_http_waiting_limit", "How many may");
     describe_gauge!("leasehold_idle_seconds", "How long nobody has asked for anything");

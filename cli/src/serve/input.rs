@@ -20,9 +20,10 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &App) -> Result<Self, Problem> {
-        let json = request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).is_some_and(|kind| {
-            kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
-        });
+        let json =
+            request.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).is_some_and(|kind| {
+                kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+            });
         let clock = SystemClock::new();
         let bytes = tokio::select! {
             biased;
@@ -35,7 +36,10 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
             return parse(Bytes::from_static(b"{}"));
         }
         if !json {
-            return Err(Problem::new("unsupported_media_type", "send JSON, with the header `Content-Type: application/json`"));
+            return Err(Problem::new(
+                "unsupported_media_type",
+                "send JSON, with the header `Content-Type: application/json`",
+            ));
         }
         parse(bytes)
     }
@@ -85,7 +89,9 @@ impl Query {
     /// Refuses what is none of these: a misspelt parameter would be a silent mistake.
     pub(super) fn only(self, known: &[&str]) -> Result<Self, Problem> {
         match self.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
-            Some((name, _)) => Err(Problem::invalid(format!("{name:?} is no parameter: there are {}", known.join(", ")))),
+            Some((name, _)) => {
+                Err(Problem::invalid(format!("{name:?} is no parameter: there are {}", known.join(", "))))
+            }
             None => Ok(self),
         }
     }

@@ -1,7 +1,9 @@
 //! Leases and elections over HTTP: acquire, renew, release, get, list, check.
 
 use super::{App, board, board::seen, input::Body, input::Query, limits};
-use crate::wire::{self, Acquire, Campaign, Check, Checked, HeldBy, KeyList, KeyStatus, Leader, Lease, Problem, Release, Renew};
+use crate::wire::{
+    self, Acquire, Campaign, Check, Checked, HeldBy, KeyList, KeyStatus, Leader, Lease, Problem, Release, Renew,
+};
 use axum::{
     Json,
     body::{Body as HttpBody, Bytes},
@@ -23,7 +25,11 @@ use std::time::Duration;
 #[utoipa::path(post, path = "/v1/acquire", tag = "leases", request_body = Acquire,
     params(("Idempotency-Key" = Option<String>, Header, description = "The caller's own name for this request, up to 256 characters")),
     responses((status = 200, body = Lease, description = "It is yours")))]
-pub(super) async fn acquire(State(app): State<App>, headers: HeaderMap, Body(body): Body<Acquire>) -> Result<Response, Problem> {
+pub(super) async fn acquire(
+    State(app): State<App>,
+    headers: HeaderMap,
+    Body(body): Body<Acquire>,
+) -> Result<Response, Problem> {
     let key = wire::key(body.key, body.key_b64)?;
     let wanted = Wanted {
         namespace: body.namespace,
@@ -40,7 +46,11 @@ pub(super) async fn acquire(State(app): State<App>, headers: HeaderMap, Body(bod
 #[utoipa::path(post, path = "/v1/elections/campaign", tag = "elections", request_body = Campaign,
     params(("Idempotency-Key" = Option<String>, Header, description = "The caller's own name for this request, up to 256 characters")),
     responses((status = 200, body = Lease, description = "You lead")))]
-pub(super) async fn campaign(State(app): State<App>, headers: HeaderMap, Body(body): Body<Campaign>) -> Result<Response, Problem> {
+pub(super) async fn campaign(
+    State(app): State<App>,
+    headers: HeaderMap,
+    Body(body): Body<Campaign>,
+) -> Result<Response, Problem> {
     let wanted = Wanted {
         namespace: body.namespace,
         key: Key::new(body.name)?,
@@ -68,7 +78,9 @@ async fn grant(app: App, headers: &HeaderMap, wanted: Wanted) -> Result<Response
         request = request.note(note.clone())?;
     }
     let id = match headers.get(wire::IDEMPOTENCY_KEY) {
-        Some(id) => Some(id.to_str().map_err(|_| Problem::invalid("the idempotency key has other characters than ASCII"))?),
+        Some(id) => {
+            Some(id.to_str().map_err(|_| Problem::invalid("the idempotency key has other characters than ASCII"))?)
+        }
         None => None,
     };
     if let Some(id) = id {

@@ -124,7 +124,11 @@ fn too_late() -> Vec<u8> {
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for Patient<I> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let before = buffer.filled().len();
         if this.late.is_none() {

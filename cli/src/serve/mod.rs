@@ -185,7 +185,10 @@ pub(crate) async fn run(url: &str, settings: Settings, args: Args) -> Result<(),
 fn tuned<A>(server: Server<SocketAddr, A>) -> Server<SocketAddr, A> {
     let mut server = server.http1_only();
     let mut http = server.http_builder().http1();
-    http.timer(TokioTimer::new()).header_read_timeout(limits::HEADER_TIME).max_buf_size(limits::HEADERS).max_headers(64);
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits::HEADER_TIME)
+        .max_buf_size(limits::HEADERS)
+        .max_headers(64);
     server
 }
 

@@ -8,12 +8,32 @@ use utoipa::OpenApi;
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "leasehold", description = "Leases, elections and transaction decisions on nothing but an object store"),
+    info(
+        title = "leasehold",
+        description = "Leases, elections and transaction decisions on nothing but an object store"
+    ),
     paths(
-        leases::acquire, leases::renew, leases::release, leases::get, leases::list, leases::check, events::watch,
-        leases::campaign, leases::resign, leases::leader, events::observe,
-        decisions::begin, decisions::read, decisions::decide, decisions::forget,
-        sweeps::status, sweeps::run, overview::overview, health::live, health::ready, health::metrics,
+        leases::acquire,
+        leases::renew,
+        leases::release,
+        leases::get,
+        leases::list,
+        leases::check,
+        events::watch,
+        leases::campaign,
+        leases::resign,
+        leases::leader,
+        events::observe,
+        decisions::begin,
+        decisions::read,
+        decisions::decide,
+        decisions::forget,
+        sweeps::status,
+        sweeps::run,
+        overview::overview,
+        health::live,
+        health::ready,
+        health::metrics,
     ),
     components(schemas(Problem, crate::wire::TxnDecision))
 )]
@@ -48,7 +68,8 @@ fn describe(with_token: bool) -> Value {
     }
     // A key is named in one of two ways.
     for name in ["Acquire", "Renew", "Release", "Check"] {
-        document["components"]["schemas"][name]["oneOf"] = json!([{ "required": ["key"] }, { "required": ["key_b64"] }]);
+        document["components"]["schemas"][name]["oneOf"] =
+            json!([{ "required": ["key"] }, { "required": ["key_b64"] }]);
     }
     document["paths"]["/v1/sweep"]["post"]["requestBody"]["required"] = json!(false);
     if with_token {
@@ -65,7 +86,7 @@ mod tests {
     fn every_operation_says_how_it_fails_and_what_it_needs() {
         let document = describe(true);
         let paths = document["paths"].as_object().unwrap();
-        assert_eq!(paths.len(), 18, "{:?}", paths.keys());
+        assert_eq!(paths.len(), 19, "{:?}", paths.keys());
         for (path, item) in paths {
             for (method, operation) in item.as_object().unwrap() {
                 assert!(operation["responses"]["default"].is_object(), "{method} {path}");

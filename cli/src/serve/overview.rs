@@ -159,10 +159,10 @@ impl App {
         {
             return filed.clone();
         }
-        let filed = self.list_filed().await.unwrap_or_else(|error| Filed {
-            problem: Some(error.to_string()),
-            ..Filed::default()
-        });
+        let filed = self
+            .list_filed()
+            .await
+            .unwrap_or_else(|error| Filed { problem: Some(error.to_string()), ..Filed::default() });
         index.0 = Some((self.clock.monotonic(), filed.clone()));
         filed
     }
@@ -175,7 +175,12 @@ impl App {
             let listed = self.store.leases(namespace.clone())?.filed(ENTRIES).await?;
             filed.more |= listed.more;
             filed.keys.extend(listed.keys.into_iter().filter_map(|entry| {
-                Some(FiledKey { namespace: namespace.to_string(), key: entry.key?.into(), hour: entry.hour.to_string(), seen_free: false })
+                Some(FiledKey {
+                    namespace: namespace.to_string(),
+                    key: entry.key?.into(),
+                    hour: entry.hour.to_string(),
+                    seen_free: false,
+                })
             }));
         }
         Ok(filed)

@@ -30,7 +30,8 @@ pub(super) async fn run(State(app): State<App>, Body(body): Body<Sweep>) -> Resu
     }
     // One at a time: a second one would only wait for the first.
     let turn = std::sync::Arc::clone(&app.sweeping).try_lock_owned();
-    let Ok(turn) = turn.map_err(drop).and_then(|turn| if app.store.sweeper().running { Err(()) } else { Ok(turn) }) else {
+    let Ok(turn) = turn.map_err(drop).and_then(|turn| if app.store.sweeper().running { Err(()) } else { Ok(turn) })
+    else {
         return Err(Problem { retry_after_ms: Some(1000), ..Problem::new("sweep_running", "wait until it has ended") });
     };
     let store = app.store.clone();

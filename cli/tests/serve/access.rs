@@ -11,9 +11,23 @@ const TOKEN: &str = "a-token-for-the-tests-0123456789";
 async fn without_the_right_token_nothing_is_told_and_nothing_changes() {
     let mut service = Service::start_locked(TOKEN, &[]);
     let lease = service.acquire("key", "me").await.granted();
-    for wrong in [None, Some(""), Some("wrong"), Some("a-token-for-the-tests-012345678"), Some("a-token-for-the-tests-01234567890")] {
+    for wrong in [
+        None,
+        Some(""),
+        Some("wrong"),
+        Some("a-token-for-the-tests-012345678"),
+        Some("a-token-for-the-tests-01234567890"),
+    ] {
         service.token = wrong.map(ToOwned::to_owned);
-        for path in ["/v1/lease?key=key", "/v1/leases", "/v1/overview", "/v1/sweep", "/metrics", "/v1/watch?key=key", "/nowhere"] {
+        for path in [
+            "/v1/lease?key=key",
+            "/v1/leases",
+            "/v1/overview",
+            "/v1/sweep",
+            "/metrics",
+            "/v1/watch?key=key",
+            "/nowhere",
+        ] {
             let answer = service.get(path).await;
             assert_eq!((answer.status, answer.code()), (401, "unauthorized"), "{path} with {wrong:?}");
         }
@@ -32,7 +46,9 @@ async fn without_the_right_token_nothing_is_told_and_nothing_changes() {
 #[tokio::test]
 async fn other_hosts_and_pages_of_other_sites_are_refused() {
     let service = Service::start(&[]);
-    for host in ["evil.example", "evil.example:7420", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1", ""] {
+    for host in
+        ["evil.example", "evil.example:7420", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1", ""]
+    {
         for path in ["/", "/livez", "/v1/leases", "/nowhere"] {
             let answer = service.send(service.request(Method::GET, path).header("host", host)).await;
             assert_eq!((answer.status, answer.code()), (403, "forbidden_host"), "{host} {path}");

@@ -77,7 +77,8 @@ impl Service {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let base = line.split_whitespace().last().unwrap_or_else(|| panic!("it does not say where: {line:?}")).to_owned();
+        let base =
+            line.split_whitespace().last().unwrap_or_else(|| panic!("it does not say where: {line:?}")).to_owned();
         let client = Client::builder().tls_danger_accept_invalid_certs(true).build().unwrap();
         Self { child, base, store: store.to_owned(), token: None, client, _folder: None }
     }

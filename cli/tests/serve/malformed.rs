@@ -10,7 +10,8 @@ fn told(mut stream: std::net::TcpStream) -> (String, String) {
     let mut text = String::new();
     let _ = stream.read_to_string(&mut text);
     let status = text.split_whitespace().nth(1).unwrap_or_default().to_owned();
-    let body: Value = text.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str(body).ok()).unwrap_or_default();
+    let body: Value =
+        text.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str(body).ok()).unwrap_or_default();
     (status, body["code"].as_str().unwrap_or_default().to_owned())
 }
 
@@ -86,10 +87,22 @@ async fn bad_bodies_are_refused_with_a_stable_code_and_change_nothing() {
     let id_of_bytes = id_of_bytes.header("idempotency-key", &b"\xff\xfe"[..]).body(r#"{"key":"a"}"#);
     assert_eq!(service.send(id_of_bytes).await.status, 400);
     for path in [
-        "/v1/lease", "/v1/lease?key=", "/v1/lease?key=a&kye=b", "/v1/lease?key=a&key=b", "/v1/lease?key=a&peek=maybe",
-        "/v1/lease?key=a&namespace=%2e%2e", "/v1/leases?limit=0", "/v1/leases?limit=501", "/v1/leases?limit=1.5",
-        "/v1/leases?after=%00", "/v1/watch", "/v1/watch?key=a&namespace=A", "/v1/elections/leader", "/v1/txns/nonsense",
-        "/v1/txns/%ff", "/v1/elections/observe?key=a",
+        "/v1/lease",
+        "/v1/lease?key=",
+        "/v1/lease?key=a&kye=b",
+        "/v1/lease?key=a&key=b",
+        "/v1/lease?key=a&peek=maybe",
+        "/v1/lease?key=a&namespace=%2e%2e",
+        "/v1/leases?limit=0",
+        "/v1/leases?limit=501",
+        "/v1/leases?limit=1.5",
+        "/v1/leases?after=%00",
+        "/v1/watch",
+        "/v1/watch?key=a&namespace=A",
+        "/v1/elections/leader",
+        "/v1/txns/nonsense",
+        "/v1/txns/%ff",
+        "/v1/elections/observe?key=a",
     ] {
         let answer = service.get(path).await;
         assert_eq!((answer.status, answer.code()), (400, "invalid_request"), "{path}: {answer:?}");

@@ -14,7 +14,9 @@ fn the_python_client_works_against_the_service() {
     for service in [Service::start(&[]), Service::start_locked(token, &[])] {
         let mut tests = Command::new("python3");
         tests.args(["-W", "error", "-m", "unittest", "discover", "tests"]).current_dir(&python);
-        tests.env("LEASEHOLD_SERVER", &service.base).env("LEASEHOLD_TOKEN", service.token.as_deref().unwrap_or_default());
+        tests
+            .env("LEASEHOLD_SERVER", &service.base)
+            .env("LEASEHOLD_TOKEN", service.token.as_deref().unwrap_or_default());
         let ran = tests.env("PYTHONDONTWRITEBYTECODE", "1").output().unwrap();
         let told = String::from_utf8_lossy(&ran.stderr).into_owned();
         assert!(ran.status.success() && told.contains("Ran 8 tests"), "{told}");

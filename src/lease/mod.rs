@@ -5,11 +5,13 @@
 //! and what the lease protects must refuse a fence that is lower than one that it has seen.
 
 mod cell;
+mod check;
 mod election;
 mod engine;
 mod flight;
 mod guard;
 mod keeper;
+mod mend;
 mod record;
 mod release;
 mod sweep;
@@ -18,9 +20,11 @@ mod wait;
 mod watch;
 mod wire;
 
+pub(crate) use check::LeaseCheck;
 pub use election::{Campaign, Election, Leadership};
 pub(crate) use engine::Engine;
 pub use guard::Guard;
+pub use mend::Forced;
 pub(crate) use sweep::{LeaseSweep, LeaseTurn};
 pub use types::{Acquired, Grant, Held, Holder, Loss, Renewed, Request, Status};
 

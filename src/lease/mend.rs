@@ -6,8 +6,8 @@
 //!   it). The new record is a swap on the version that was judged: one of them wins, and the other looks again.
 //! - *Whoever held it still believes in its lease.* The new record carries a lease of nobody's that lasts for as long as
 //!   the old one can have: nobody else is granted the key before, and the holder finds itself lost when it renews.
-//! - *The fence was in the record.* The new one is above everything that can still be read of the old one, and above the
-//!   time and the skew, as where there is no record.
+//! - *The fence was in the record.* The new one is above everything that can still be read of the old one, and above
+//!   whatever any machine can have granted until now.
 //! - *A death in between.* The entry of the new lease comes first, then the copy aside, then the swap: what is left is a
 //!   hint too many, or a copy too many.
 
@@ -241,7 +241,7 @@ impl Engine {
             let Some(seen) = cas::read_twice(&self.backend, &slot).await? else { return Ok(None) };
             let Found::Damaged(damaged) = seen.record() else { return Ok(None) };
             let now = self.now().wall;
-            let fence = Fence::first(core.fence.max(damaged.fence), now, self.agreement.max_clock_skew)?;
+            let fence = self.fence_above_all(core.fence.max(damaged.fence), now)?;
             let closed_until = match closed {
                 Closed::No => None,
                 Closed::WhileSomebodyMayBelieve => self.believed_until(damaged, seen.modified(), now),
@@ -291,6 +291,13 @@ impl Engine {
                 Outcome::Unknown(error) => return Err(error),
             }
         }
+    }
+
+    /// Above every fence that a record which cannot be read, or is not there, can have had: another machine's clock may
+    /// have been ahead by the skew, and where there was no record before, it added the skew once more.
+    fn fence_above_all(&self, known: Option<Fence>, now: Timestamp) -> Result<Fence> {
+        let skew = self.agreement.max_clock_skew;
+        Fence::first(known, now.plus(skew + Duration::from_millis(1)), skew)
     }
 
     /// Until when somebody may believe in a lease that was in a damaged record: it was granted or renewed before the
@@ -356,7 +363,7 @@ impl Engine {
             if core.record().is_some() {
                 return Ok(Plan::Stop(()));
             }
-            let fence = Fence::first(core.fence, now.wall, self.agreement.max_clock_skew)?;
+            let fence = self.fence_above_all(core.fence, now.wall)?;
             made = Some(fence);
             Ok(Plan::write(Change { beats: false, lease: None, waiting: None, last_fence: Some(fence) }))
         });
@@ -372,4 +379,44 @@ impl Engine {
 pub(super) enum Closed {
     No,
     WhileSomebodyMayBelieve,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(last_fence: u64, lease_fence: u64) -> Bytes {
+        let lease = wire::Lease { fence: lease_fence, expires_ms: 7, ..Default::default() };
+        let message =
+            wire::Record { key: "x".into(), revision: 41, last_fence, lease: Some(lease), ..Default::default() };
+        message.encode_to_vec().into()
+    }
+
+    #[test]
+    fn what_stands_before_the_damage_is_stayed_above() {
+        let whole = body(1000, 999);
+        let damaged = Damaged::new(whole.clone(), String::new());
+        assert_eq!((damaged.fence, damaged.revision), (Fence::new(1000).ok(), 41));
+        assert_eq!(damaged.expires, Some(Timestamp::from_millis(7)));
+        // The revision and the fence come first; the lease is cut.
+        let damaged = Damaged::new(whole.slice(..whole.len() - 2), String::new());
+        assert_eq!((damaged.fence, damaged.revision), (Fence::new(1000).ok(), 41));
+        assert_eq!(Damaged::new(Bytes::new(), String::new()).fence, None);
+        assert_eq!(Damaged::new(body(1000, 2000), String::new()).fence, Fence::new(2000).ok());
+    }
+
+    #[test]
+    fn a_fence_that_would_use_up_all_that_are_left_is_not_believed() {
+        for wrong in [(1 << 53) - 1, 1 << 53, u64::MAX] {
+            assert_eq!(Damaged::new(body(wrong, 1000), String::new()).fence, Fence::new(1000).ok());
+        }
+        let highest = Damaged::new(body(HIGHEST_SALVAGED - 1, 0), String::new());
+        assert_eq!(highest.fence, Fence::new(HIGHEST_SALVAGED - 1).ok());
+    }
+
+    #[test]
+    fn a_key_is_believed_only_if_it_has_the_name() {
+        assert_eq!(Damaged::key(&body(1, 1), "x"), Key::new("x").ok());
+        assert_eq!(Damaged::key(&body(1, 1), "y"), None);
+    }
 }

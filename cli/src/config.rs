@@ -239,7 +239,7 @@ fn read_file(global: &Global) -> Result<(Option<PathBuf>, File, toml::Table), Fa
         }
     };
     let wrong = |error: toml::de::Error| {
-        let at = error.span().map_or(0, |span| text[..span.start.min(text.len())].lines().count().max(1));
+        let at = error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
         Failure::usage(format!("the configuration {}, line {at}: {}", path.display(), error.message()))
     };
     let file = toml::from_str(&text).map_err(wrong)?;

@@ -21,7 +21,11 @@ pub(crate) struct Fsck {
 
 impl Fsck {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
-        let store = Embedded::existing(config).await?.store;
+        let opened = match self.repair {
+            true => Embedded::existing(config).await?,
+            false => Embedded::looking(config).await?,
+        };
+        let store = opened.store;
         let bar = output::spinner();
         let mut options = FsckOptions::new().progress({
             let bar = bar.clone();

@@ -223,7 +223,7 @@ impl Get {
 
 impl Watch {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
-        let target = Target::existing(config).await?;
+        let target = Target::looking(config).await?;
         let mut seen = target.watch(&self.key);
         while let Some(status) = seen.next().await {
             match status {
@@ -249,7 +249,7 @@ impl Watch {
 
 impl List {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
-        let target = Target::existing(config).await?;
+        let target = Target::looking(config).await?;
         let (mut keys, mut failures, mut after) = (Vec::new(), 0, None);
         loop {
             let page = target.list(self.prefix.as_bytes(), after.as_ref()).await?;

@@ -10,6 +10,7 @@ use leasehold::{
     Error, Key, LeaseId, Leases, Store, StoreBuilder, Ttl,
     decision::{Answer, Decided, Decision, TxnId},
     lease::{self, Acquired, Cursor, Renewed, Request},
+    store::Probing,
 };
 use std::time::Duration;
 
@@ -67,6 +68,11 @@ impl Embedded {
         Self::with(config, builder(config).must_exist()).await
     }
 
+    /// The same for whoever changes nothing: that needs no proof that the store is safe, and no right to write.
+    pub(crate) async fn looking(config: &Config) -> Result<Self, Failure> {
+        Self::with(config, builder(config).must_exist().probing(Probing::Never)).await
+    }
+
     async fn with(config: &Config, builder: StoreBuilder) -> Result<Self, Failure> {
         let store = builder.open().await.map_err(|error| explain(config, error))?;
         let leases = store.leases(config.namespace.value.clone())?;
@@ -83,6 +89,11 @@ impl Target {
     /// Where something must be there already.
     pub(crate) async fn existing(config: &Config) -> Result<Self, Failure> {
         Embedded::existing(config).await.map(Self::Embedded)
+    }
+
+    /// For whoever changes nothing.
+    pub(crate) async fn looking(config: &Config) -> Result<Self, Failure> {
+        Embedded::looking(config).await.map(Self::Embedded)
     }
 
     pub(crate) async fn acquire(&self, key: &Key, request: &Request, wait: Duration) -> Result<Asked, Failure> {

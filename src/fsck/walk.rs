@@ -14,7 +14,7 @@ const SIDE_BY_SIDE: usize = 16;
 
 /// What the library has for itself in a folder of its own, beside what expires.
 const OURS: &str = ".leasehold";
-const KEPT_IN_OURS: [&str; 3] = ["store.json", "time", "clock"];
+const KEPT_IN_OURS: [&str; 2] = ["store.json", "time"];
 const FOLDERS_IN_OURS: [&str; 2] = ["probe", "repairs"];
 
 /// Where copies of what was moved aside are, in every namespace.

@@ -45,9 +45,7 @@ impl Fsck {
         match config.output.value {
             Format::Json => output::json(&report)?,
             Format::Table => {
-                if !report.findings.is_empty() {
-                    output::table(["DAMAGE", "OBJECT", "WHAT", "DONE"], report.findings.iter().map(row))?;
-                }
+                report.findings.iter().try_for_each(|finding| output::print(lines(finding)))?;
                 output::object(Format::Table, &report, &rows(&report))?;
             }
         }
@@ -62,14 +60,16 @@ impl Fsck {
     }
 }
 
-fn row(finding: &Finding) -> [String; 4] {
+/// What is wrong with which object, and below it what was done or is to be done.
+fn lines(finding: &Finding) -> String {
     let done = match (&finding.repaired, &finding.advice) {
         (Some(done), _) => format!("repaired: {done}"),
         (None, Some(advice)) if finding.harmless => format!("harmless: {advice}"),
         (None, Some(advice)) => format!("open: {advice}"),
         (None, None) => if finding.harmless { "harmless" } else { "open" }.to_owned(),
     };
-    [finding.damage.to_string(), printable(&finding.name), printable(&finding.detail), printable(&done)]
+    let (name, detail) = (printable(&finding.name), printable(&finding.detail));
+    format!("{}  {name}: {detail}\n    {}", finding.damage, printable(&done))
 }
 
 fn rows(report: &Report) -> Vec<(&'static str, String)> {

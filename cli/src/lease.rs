@@ -270,6 +270,7 @@ impl List {
         }
         match config.output.value {
             Format::Json => output::json(&keys)?,
+            Format::Table if keys.is_empty() && failures > 0 => {}
             Format::Table if keys.is_empty() => output::say("no keys"),
             Format::Table => {
                 let lines = keys.iter().map(view::Status::line);

@@ -1,5 +1,6 @@
 //! The `leasehold` program.
 
+mod bench;
 mod config;
 mod doctor;
 mod duration;
@@ -61,6 +62,8 @@ enum Command {
     /// What all processes on a store have agreed on
     #[command(subcommand)]
     Store(store::Command),
+    /// Find out how fast a store is, and what that costs
+    Bench(bench::Bench),
     /// How this program is configured
     #[command(subcommand)]
     Config(config::Command),
@@ -73,6 +76,7 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     log(&cli.global);
+    output::be_quiet(cli.global.quiet);
     exit::end(run(cli))
 }
 
@@ -106,6 +110,7 @@ async fn dispatch(command: &Command, config: &Config) -> Outcome {
         Command::Doctor(doctor) => doctor.run(config).await,
         Command::Fsck(fsck) => fsck.run(config).await,
         Command::Store(store) => store.run(config).await,
+        Command::Bench(bench) => bench.run(config).await,
         Command::Config(config::Command::Show) => config.show(),
         Command::Completions(_) | Command::Man => Ok(0),
     }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::{
     fmt::Display,
     io::{IsTerminal, Write, stderr, stdout},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -66,20 +67,29 @@ pub(crate) fn table<const COLUMNS: usize>(
     print(text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n"))
 }
 
+/// Whether only errors are wanted on stderr.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn be_quiet(quiet: bool) {
+    QUIET.store(quiet, Ordering::Relaxed);
+}
+
 /// Tells the user something that is not data.
 pub(crate) fn say(text: impl Display) {
-    // With no stderr there is nobody to tell.
-    let _ = writeln!(stderr(), "{text}");
+    if !QUIET.load(Ordering::Relaxed) {
+        // With no stderr there is nobody to tell.
+        let _ = writeln!(stderr(), "{text}");
+    }
 }
 
 /// Tells the user what went wrong.
 pub(crate) fn complain(text: impl Display) {
-    say(format_args!("error: {text}"));
+    let _ = writeln!(stderr(), "error: {text}");
 }
 
 /// A spinner with a message, on a terminal only.
 pub(crate) fn spinner() -> ProgressBar {
-    let bar = match stderr().is_terminal() {
+    let bar = match stderr().is_terminal() && !QUIET.load(Ordering::Relaxed) {
         true => ProgressBar::new_spinner(),
         false => ProgressBar::hidden(),
     };

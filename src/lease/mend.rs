@@ -16,7 +16,7 @@ use super::{
     cell::Cell,
     engine::{Change, Engine, Plan, Swapped},
     flight::{Flight, Intent},
-    record::{KeySlot, Lease, Record},
+    record::{self, KeySlot, Lease, Record},
     types::Holder,
     wire,
 };
@@ -153,9 +153,10 @@ impl Slot for MendSlot {
     }
 
     fn decode(&self, body: Bytes) -> Result<Found> {
-        Ok(match self.0.decode(body.clone()) {
-            Ok(record) => Found::Readable(Box::new(record)),
-            Err(error) => Found::Damaged(Damaged::new(body, error.to_string())),
+        Ok(match record::decode(body.clone()) {
+            Ok((key, record)) if key == self.0.key => Found::Readable(Box::new(record)),
+            Ok((key, _)) => Found::Damaged(Damaged::new(body, format!("it is that of another key, {key}"))),
+            Err(why) => Found::Damaged(Damaged::new(body, why)),
         })
     }
 }

@@ -149,7 +149,7 @@ impl Slot for KeySlot {
 
     fn decode(&self, body: Bytes) -> Result<Record> {
         let (key, record) = decode(body).map_err(|error| {
-            let advice = "nothing is granted on it until an operator has moved it away";
+            let advice = "nothing is granted on it until an operator has repaired it: leasehold fsck --repair";
             Error::corrupt(format!("the record {} of {} cannot be read: {error}; {advice}", self.name(), self.key))
         })?;
         if key != self.key {

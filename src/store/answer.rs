@@ -121,7 +121,9 @@ fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 }
 
 fn s3_code(text: &str) -> Option<&str> {
-    element(text, "Code")
+    // For one name of a bulk delete the client has no document to show, and says it in words.
+    let in_words = || Some(text.split_once("(code: ")?.1.split_once(')')?.0);
+    element(text, "Code").or_else(in_words)
 }
 
 /// The store's own words where it gave any, else the error's.
@@ -158,6 +160,15 @@ mod tests {
         let error = explain(denied("<Code>RequestTimeTooSkewed</Code>"), "reading a", "s3://b");
         assert_eq!(error.kind(), ErrorKind::Config);
         assert!(error.to_string().contains("clock"), "{error}");
+    }
+
+    #[test]
+    fn a_name_of_a_bulk_delete_that_is_denied_is_denied() {
+        let words = "DeleteObjects request failed for key a: Access Denied (code: AccessDenied)";
+        let error = StoreError::Generic { store: "S3", source: words.into() };
+        let error = explain(error, "deleting a", "s3://b");
+        assert_eq!(error.kind(), ErrorKind::Denied);
+        assert!(error.to_string().contains("AccessDenied; grant the missing permission"), "{error}");
     }
 
     #[test]

@@ -16,26 +16,30 @@ mod routes;
 mod sweeps;
 
 use self::{auth::Tokens, board::Board, health::Pulse, limits::Patience, overview::Index};
-use axum_server::{Handle, Server, tls_rustls::RustlsConfig};
+use crate::{
+    config::Config,
+    duration,
+    exit::{Failure, Outcome},
+    output, target,
+};
+use axum_server::{
+    Handle, Server,
+    tls_rustls::{RustlsAcceptor, RustlsConfig},
+};
 use hyper_util::rt::TokioTimer;
-use leasehold::{Clock, Settings, Store, SystemClock, clock::Moment};
+use leasehold::{Clock, Store, SystemClock, clock::Moment};
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::{
-    error::Error,
-    io::Write,
     net::{SocketAddr, TcpListener},
     path::PathBuf,
     sync::Arc,
     time::Duration,
 };
-use tokio::{signal::unix::SignalKind, sync::Semaphore};
+use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-type Failure = Box<dyn Error + Send + Sync>;
-
-/// What the service is started with.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct Serve {
     /// Where to listen. Beyond loopback a token is needed
     #[arg(long, env = "LEASEHOLD_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7420")]
     listen: SocketAddr,
@@ -49,7 +53,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// For how long a request may wait for a lease, whatever it asks for
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration::parse)]
     max_wait: Duration,
     /// How many requests may wait or watch at once
     #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
@@ -58,14 +62,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 20_000)]
     max_connections: usize,
     /// How long requests have to come to an end after SIGTERM
-    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = duration::parse)]
     drain: Duration,
-    /// How long nobody must have asked for anything before the sweeper begins
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = humantime::parse_duration)]
-    sweep_after: Duration,
-    /// How often to see whether it is time for the sweeper
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
-    sweep_tick: Duration,
+    /// How long nobody must have asked for anything before the sweeper begins [default: settings.sweep.idle_grace]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    sweep_after: Option<Duration>,
+    /// How often to see whether it is time for the sweeper [default: settings.sweep.tick]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    sweep_tick: Option<Duration>,
 }
 
 /// What all handlers share. Cheap to clone.
@@ -104,118 +108,129 @@ impl std::ops::Deref for App {
     }
 }
 
-/// Serves until SIGTERM or SIGINT, then drains.
-pub(crate) async fn run(url: &str, settings: Settings, args: Args) -> Result<(), Failure> {
-    let tokens = args.token_file.as_deref().map(Tokens::read).transpose()?.unwrap_or_default();
-    let loopback_only = args.listen.ip().is_loopback();
-    if !loopback_only && !tokens.are_required() {
-        return Err(format!(
-            "{} can be reached from other machines: give --token-file, or listen on 127.0.0.1",
-            args.listen
-        )
-        .into());
-    }
-    let tls = match (&args.tls_cert, &args.tls_key) {
-        (Some(cert), Some(key)) => {
-            let mut config = (*RustlsConfig::from_pem_file(cert, key).await?.get_inner()).clone();
-            config.alpn_protocols = vec![b"http/1.1".to_vec()];
-            Some(RustlsConfig::from_config(Arc::new(config)))
+impl Serve {
+    /// Serves until SIGTERM or SIGINT, then drains.
+    pub(crate) async fn run(&self, config: &Config) -> Outcome {
+        let wrong = |error: std::io::Error| Failure::usage(error.to_string());
+        let tokens = self.token_file.as_deref().map(Tokens::read).transpose().map_err(wrong)?.unwrap_or_default();
+        if !self.listen.ip().is_loopback() && !tokens.are_required() {
+            return Err(Failure::usage(format!(
+                "{} can be reached from other machines: give --token-file, or listen on 127.0.0.1",
+                self.listen
+            )));
         }
-        _ => None,
-    };
-    let listener = TcpListener::bind(args.listen).map_err(|error| format!("{} cannot be had: {error}", args.listen))?;
-    listener.set_nonblocking(true)?;
-    let address = listener.local_addr()?;
+        let tls = self.tls().await.map_err(|error| Failure::usage(format!("the certificate cannot be used: {error}")))?;
+        let taken = |error| Failure::failed(format!("{} cannot be listened on: {error}", self.listen));
+        let listener = TcpListener::bind(self.listen).map_err(taken)?;
+        listener.set_nonblocking(true).map_err(taken)?;
+        let address = listener.local_addr().map_err(taken)?;
+        let metrics = health::install().map_err(|error| Failure::failed(format!("nothing can be counted: {error}")))?;
 
-    let metrics = health::install()?;
-    let mut settings = settings;
-    settings.sweep.idle_grace = args.sweep_after;
-    settings.sweep.tick = args.sweep_tick;
-    let store = Store::builder().url(url).settings(settings).open().await?;
-    let sweeper = store.start_sweeper();
-    let clock = SystemClock::new();
-    let app = App(Arc::new(Shared {
-        clock,
-        started: clock.monotonic(),
-        tokens,
-        loopback_only,
-        max_wait: args.max_wait,
-        idle_grace: args.sweep_after,
-        seats: Arc::new(Semaphore::new(args.max_waiting.min(Semaphore::MAX_PERMITS))),
-        max_waiting: args.max_waiting.min(Semaphore::MAX_PERMITS),
-        board: Board::new(&store),
-        pulse: Default::default(),
-        index: Default::default(),
-        sweeping: Default::default(),
-        metrics,
-        draining: CancellationToken::new(),
-        tasks: TaskTracker::new(),
-        store: store.clone(),
-    }));
-    let keeper = tokio::spawn(board::keep(app.clone()));
-    say(&app, address, tls.is_some())?;
+        let mut settings = config.settings.clone();
+        settings.sweep.idle_grace = self.sweep_after.unwrap_or(settings.sweep.idle_grace);
+        settings.sweep.tick = self.sweep_tick.unwrap_or(settings.sweep.tick);
+        let idle_grace = settings.sweep.idle_grace;
+        let opened = target::builder(config).settings(settings).open().await;
+        let store = opened.map_err(|error| target::explain(config, error))?;
+        let sweeper = store.start_sweeper();
+        let app = self.app(store.clone(), idle_grace, tokens, metrics);
+        let keeper = tokio::spawn(board::keep(app.clone()));
+        let handle = Handle::new();
+        tokio::spawn(drain(app.clone(), handle.clone(), self.drain));
+        say(&app, address, tls.is_some())?;
 
-    let handle = Handle::new();
-    tokio::spawn(drain(app.clone(), handle.clone(), args.drain));
-    let service = routes::router(app.clone()).into_make_service();
-    let plain = axum_server::from_tcp(listener)?.handle(handle);
-    match tls {
-        Some(tls) => {
-            let acceptor = axum_server::tls_rustls::RustlsAcceptor::new(tls);
-            tuned(plain.map(|_| Patience::new(acceptor, args.max_connections))).serve(service).await?;
+        let service = routes::router(app.clone()).into_make_service();
+        let plain = axum_server::from_tcp(listener).map_err(taken)?.handle(handle);
+        let served = match tls {
+            Some(tls) => {
+                let acceptor = Patience::new(RustlsAcceptor::new(tls), self.max_connections);
+                tuned(plain.acceptor(acceptor)).serve(service).await
+            }
+            None => tuned(plain.map(|inner| Patience::new(inner, self.max_connections))).serve(service).await,
+        };
+        served.map_err(taken)?;
+        // What is left has a client that has gone.
+        keeper.abort();
+        let rest = async {
+            app.tasks.close();
+            app.tasks.wait().await;
+            sweeper.stop().await;
+            store.settle().await;
+        };
+        tokio::select! {
+            biased;
+            () = rest => {}
+            () = app.clock.sleep(self.drain) => tracing::warn!("not everything ended in time; leases end by themselves"),
         }
-        None => tuned(plain.map(|inner| Patience::new(inner, args.max_connections))).serve(service).await?,
+        Ok(0)
     }
-    // What is left has a client that has gone.
-    keeper.abort();
-    let rest = async {
-        app.tasks.close();
-        app.tasks.wait().await;
-        sweeper.stop().await;
-        store.settle().await;
-    };
-    tokio::select! {
-        biased;
-        () = rest => {}
-        () = clock.sleep(args.drain) => tracing::warn!("not everything came to an end in time; leases end by themselves"),
+
+    async fn tls(&self) -> std::io::Result<Option<RustlsConfig>> {
+        let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
+        let mut config = (*RustlsConfig::from_pem_file(cert, key).await?.get_inner()).clone();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Some(RustlsConfig::from_config(Arc::new(config))))
     }
-    Ok(())
+
+    fn app(&self, store: Store, idle_grace: Duration, tokens: Tokens, metrics: PrometheusHandle) -> App {
+        let clock = SystemClock::new();
+        let max_waiting = self.max_waiting.min(Semaphore::MAX_PERMITS);
+        App(Arc::new(Shared {
+            clock,
+            started: clock.monotonic(),
+            tokens,
+            loopback_only: self.listen.ip().is_loopback(),
+            max_wait: self.max_wait,
+            idle_grace,
+            seats: Arc::new(Semaphore::new(max_waiting)),
+            max_waiting,
+            board: Board::new(&store),
+            pulse: Default::default(),
+            index: Default::default(),
+            sweeping: Default::default(),
+            metrics,
+            draining: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            store,
+        }))
+    }
 }
 
 fn tuned<A>(server: Server<SocketAddr, A>) -> Server<SocketAddr, A> {
     let mut server = server.http1_only();
     let mut http = server.http_builder().http1();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(limits::HEADER_TIME)
-        .max_buf_size(limits::HEADERS)
-        .max_headers(64);
+    http.timer(TokioTimer::new()).header_read_timeout(limits::HEADER_TIME).max_buf_size(limits::HEADERS).max_headers(64);
     server
 }
 
 /// Waits for a signal, then lets no more in, sends home who waits, and lets the rest finish.
 async fn drain(app: App, handle: Handle<SocketAddr>, longest: Duration) {
-    let signal = |kind| async move {
-        match tokio::signal::unix::signal(kind) {
-            Ok(mut signal) => drop(signal.recv().await),
-            Err(_) => std::future::pending().await,
-        }
-    };
     tokio::select! {
-        () = signal(SignalKind::terminate()) => {}
-        () = signal(SignalKind::interrupt()) => {}
+        () = terminated() => {}
+        _ = tokio::signal::ctrl_c() => {}
     }
-    tracing::info!("draining");
     app.draining.cancel();
     handle.graceful_shutdown(Some(longest));
 }
 
-fn say(app: &App, address: SocketAddr, tls: bool) -> std::io::Result<()> {
+#[cfg(unix)]
+async fn terminated() {
+    match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+        Ok(mut signal) => drop(signal.recv().await),
+        Err(_) => std::future::pending().await,
+    }
+}
+
+#[cfg(not(unix))]
+async fn terminated() {
+    std::future::pending().await
+}
+
+fn say(app: &App, address: SocketAddr, tls: bool) -> Result<(), Failure> {
     let scheme = if tls { "https" } else { "http" };
     let token = if app.tokens.are_required() { "required" } else { "none: only this machine can call" };
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "listening  {scheme}://{address}")?;
-    writeln!(out, "store      {}", app.store)?;
-    writeln!(out, "token      {token}")?;
-    writeln!(out, "page       {scheme}://{address}/")?;
-    out.flush()
+    output::print(format_args!(
+        "listening  {scheme}://{address}\nstore      {}\ntoken      {token}\npage       {scheme}://{address}/",
+        app.store
+    ))
 }

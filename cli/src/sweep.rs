@@ -1,0 +1,79 @@
+//! sweep: one pass now.
+
+use crate::{
+    config::Config,
+    duration,
+    exit::{FAILED, Outcome},
+    output,
+    target::Embedded,
+};
+use clap::Args;
+use leasehold::sweep::{Report, StoppedBy, SweepOptions};
+use std::time::Duration;
+
+#[derive(Debug, Args)]
+pub(crate) struct Sweep {
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+    /// How long to wait between two entries [default: 0s]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    op_delay: Option<Duration>,
+    /// Look at so many entries at the most
+    #[arg(long, value_name = "COUNT")]
+    max_ops: Option<u32>,
+    /// Leases of all namespaces, and decisions
+    #[arg(long)]
+    all_namespaces: bool,
+}
+
+impl Sweep {
+    pub(crate) async fn run(&self, config: &Config) -> Outcome {
+        let store = Embedded::existing(config).await?.store;
+        let bar = output::spinner();
+        let mut options = SweepOptions::new().op_delay(self.op_delay.unwrap_or_default()).progress({
+            let bar = bar.clone();
+            move |report: &Report| bar.set_message(progress(report))
+        });
+        if self.dry_run {
+            options = options.dry_run();
+        }
+        if let Some(most) = self.max_ops {
+            options = options.max_ops(most);
+        }
+        if !self.all_namespaces {
+            options = options.namespace(config.namespace.value.clone());
+        }
+        let swept = store.sweep_once(options).await;
+        bar.finish_and_clear();
+        let report = swept?;
+        output::object(config.output.value, &report, &rows(&report))?;
+        if self.dry_run {
+            output::say("nothing was changed: this was a dry run");
+        }
+        if let Some(error) = &report.last_error {
+            output::complain(error);
+        }
+        let well = report.failures == 0 && report.stopped_by != Some(StoppedBy::Error);
+        Ok(if well { 0 } else { FAILED })
+    }
+}
+
+fn progress(report: &Report) -> String {
+    let hour = report.oldest_hour.as_deref().unwrap_or("");
+    format!("{} entries seen, {} leases cleared {hour}", report.entries_seen, report.leases_cleared)
+}
+
+fn rows(report: &Report) -> Vec<(&'static str, String)> {
+    vec![
+        ("entries_seen", report.entries_seen.to_string()),
+        ("leases_cleared", report.leases_cleared.to_string()),
+        ("markers_deleted", report.markers_deleted.to_string()),
+        ("entries_deleted", report.entries_deleted.to_string()),
+        ("entries_kept", report.entries_kept.to_string()),
+        ("failures", report.failures.to_string()),
+        ("requests", report.requests.to_string()),
+        ("duration", duration::short(Duration::from_millis(report.duration_ms))),
+        ("stopped_by", report.stopped_by.map_or("", StoppedBy::as_str).to_owned()),
+    ]
+}

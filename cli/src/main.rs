@@ -9,6 +9,7 @@ mod fsck;
 mod lease;
 mod lock;
 mod output;
+mod remote;
 mod serve;
 mod shell;
 mod store;

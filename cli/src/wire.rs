@@ -306,6 +306,17 @@ impl From<leasehold::decision::Answer> for TxnAnswer {
     }
 }
 
+impl From<TxnAnswer> for leasehold::decision::Answer {
+    fn from(answer: TxnAnswer) -> Self {
+        match answer {
+            TxnAnswer::Undecided => Self::Undecided,
+            TxnAnswer::Committed => Self::Committed,
+            TxnAnswer::Aborted => Self::Aborted,
+            TxnAnswer::Forgotten => Self::Forgotten,
+        }
+    }
+}
+
 /// What is to be decided.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -111,6 +111,7 @@ impl std::ops::Deref for App {
 impl Serve {
     /// Serves until SIGTERM or SIGINT, then drains.
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
+        target::no_service(config)?;
         let wrong = |error: std::io::Error| Failure::usage(error.to_string());
         let tokens = self.token_file.as_deref().map(Tokens::read).transpose().map_err(wrong)?.unwrap_or_default();
         if !self.listen.ip().is_loopback() && !tokens.are_required() {

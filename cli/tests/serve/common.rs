@@ -73,7 +73,10 @@ impl Service {
     pub(crate) fn start_on(store: &Path, flags: &[&str]) -> Self {
         let url = url::Url::from_directory_path(store).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
-        command.args(["serve", "--listen", "127.0.0.1:0", "--store", url.as_str()]).args(flags);
+        command.args(["serve", "--store", url.as_str()]).args(flags);
+        if !flags.contains(&"--listen") {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();

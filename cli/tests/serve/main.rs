@@ -11,3 +11,4 @@ mod deploy;
 mod disconnects;
 mod malformed;
 mod python;
+mod verbs;

@@ -263,11 +263,11 @@ function showSweeper(data) {
   const svg = $("runs");
   const runs = sweeper.runs.slice(0, 40).reverse();
   const most = Math.max(5, ...runs.map((run) => run.report.entries_seen));
-  svg.replaceChildren(shape("line", { x1: 0, x2: 480, y1: 64, y2: 64 }));
+  svg.replaceChildren(shape("line", { x1: 0, x2: 480, y1: 44, y2: 44 }));
   runs.forEach((run, index) => {
     // A run that had nothing to look at is still a run.
-    const size = 5 + run.report.entries_seen / most * 57;
-    const bar = shape("rect", { x: (40 - runs.length + index) * 12 + 1, y: 64 - size, width: 10, height: size, rx: 2, class: run.report.stopped_by ?? "error" });
+    const size = 5 + run.report.entries_seen / most * 37;
+    const bar = shape("rect", { x: (40 - runs.length + index) * 12 + 1, y: 44 - size, width: 10, height: size, rx: 2, class: run.report.stopped_by ?? "error" });
     bar.append(shape("title", {}));
     bar.firstChild.textContent = `${clock(run.ended_ms)}: ${run.report.entries_seen} entries, ${ENDED[run.report.stopped_by] ?? ""}`;
     svg.append(bar);

@@ -5,6 +5,7 @@ use crate::{
     duration,
     exit::{FAILED, Failure, HELD, LOST, Outcome, TIMED_OUT},
     output::{self, Format},
+    signals::Signals,
     target::{Asked, Embedded, Target},
     view::{self, Holder},
 };
@@ -123,7 +124,20 @@ impl Acquire {
             request = request.request_id(id.clone())?;
         }
         let target = Target::open(config).await?;
-        match target.acquire(&self.key, &request, self.wait.unwrap_or_default()).await? {
+        let mut signals = Signals::new()?;
+        let asked = tokio::select! {
+            biased;
+            asked = target.acquire(&self.key, &request, self.wait.unwrap_or_default()) => Ok(asked?),
+            signal = signals.next() => Err(signal),
+        };
+        let asked = match asked {
+            Ok(asked) => asked,
+            Err(signal) => {
+                target.say_goodbye(&self.key).await;
+                return Ok(signal.exit_code());
+            }
+        };
+        match asked {
             Asked::Granted(grant) => {
                 output::object(config.output.value, &grant, &grant.rows())?;
                 Ok(0)

@@ -10,6 +10,7 @@ mod lease;
 mod lock;
 mod output;
 mod shell;
+mod signals;
 mod store;
 mod sweep;
 mod target;

@@ -7,7 +7,7 @@ use crate::{
 };
 use futures_util::{Stream, StreamExt};
 use leasehold::{
-    Error, Key, LeaseId, Leases, Store, StoreBuilder, Ttl,
+    Clock, Error, Key, LeaseId, Leases, Store, StoreBuilder, SystemClock, Ttl,
     decision::{Answer, Decided, Decision, TxnId},
     lease::{self, Acquired, Cursor, Renewed, Request},
     store::Probing,
@@ -27,6 +27,9 @@ pub(crate) struct Embedded {
     pub(crate) store: Store,
     pub(crate) leases: Leases,
 }
+
+/// How long a write in doubt may take to be settled when the user wants to go.
+const GOODBYE: Duration = Duration::from_secs(10);
 
 /// What became of a request for a lease.
 #[derive(Debug)]
@@ -73,6 +76,16 @@ impl Embedded {
         Self::with(config, builder(config).must_exist().probing(Probing::Never)).await
     }
 
+    /// For a user who wants to go while a request for a key is under way: leaves no lease behind that nobody knows of.
+    pub(crate) async fn say_goodbye(&self, key: &Key) {
+        // What was dropped is settled in the background, which holds the key until then: reading waits for it.
+        let clock = SystemClock::new();
+        tokio::select! {
+            _ = self.leases.get(key) => {}
+            () = clock.sleep(GOODBYE) => {}
+        }
+    }
+
     async fn with(config: &Config, builder: StoreBuilder) -> Result<Self, Failure> {
         let store = builder.open().await.map_err(|error| explain(config, error))?;
         let leases = store.leases(config.namespace.value.clone())?;
@@ -84,6 +97,12 @@ impl Target {
     /// Where something may be made that was not there.
     pub(crate) async fn open(config: &Config) -> Result<Self, Failure> {
         Embedded::open(config).await.map(Self::Embedded)
+    }
+
+    /// See [`Embedded::say_goodbye`].
+    pub(crate) async fn say_goodbye(&self, key: &Key) {
+        let Self::Embedded(opened) = self;
+        opened.say_goodbye(key).await;
     }
 
     /// Where something must be there already.

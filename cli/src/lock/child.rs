@@ -1,7 +1,9 @@
 //! The command that runs under the lease.
 
-use super::signals::{Signal, Signals};
-use crate::exit::{Failure, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE};
+use crate::{
+    exit::{Failure, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE},
+    signals::{Signal, Signals},
+};
 use leasehold::{Clock, SystemClock, lease::Guard};
 use std::{ffi::OsString, io, process::ExitStatus, time::Duration};
 use tokio::process::Command;

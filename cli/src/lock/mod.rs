@@ -1,7 +1,6 @@
 //! lock and elect: a command that runs while a key is held, and is stopped when it is not.
 
 mod child;
-mod signals;
 
 use crate::{
     config::Config,
@@ -9,6 +8,7 @@ use crate::{
     exit::{self, Failure, HELD, LOST, Outcome, TIMED_OUT},
     lease::{Asking, held},
     output,
+    signals::{Signal, Signals},
     target::Embedded,
     view::Holder,
 };
@@ -18,11 +18,7 @@ use leasehold::{
     Clock, Key, SystemClock,
     lease::{Guard, Held, Locked, Loss, Request},
 };
-use signals::{Signal, Signals};
 use std::{ffi::OsString, time::Duration};
-
-/// How long a write in doubt may take to be settled when the user wants to go.
-const GOODBYE: Duration = Duration::from_secs(10);
 
 /// How long to wait before standing for election again when the store fails.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -151,12 +147,7 @@ async fn ask(
             signal = signals.next() => signal,
         }
     };
-    // A write that was under way is settled in the background, which holds the key until then: reading waits for it.
-    let clock = SystemClock::new();
-    tokio::select! {
-        _ = opened.leases.get(key) => {}
-        () = clock.sleep(GOODBYE) => {}
-    }
+    opened.say_goodbye(key).await;
     Ok(Asked::Told(told))
 }
 

@@ -157,7 +157,8 @@ impl Config {
         let sources = Sources { file: path.clone() };
         let store = sources.pick(("--store", global.store.clone()), "LEASEHOLD_STORE", file.store, default_store)?;
         let store = store.parsed("store", |text| store_url(text))?;
-        let server = sources.pick(("--server", global.server.clone()), "LEASEHOLD_SERVER", file.server, || Ok(String::new()))?;
+        let server =
+            sources.pick(("--server", global.server.clone()), "LEASEHOLD_SERVER", file.server, || Ok(String::new()))?;
         // A store that was named here and now is meant, whatever the environment says.
         let named = matches!(store.origin, Origin::Flag(_)) && !matches!(server.origin, Origin::Flag(_));
         let server = Some(server).filter(|server| !server.value.is_empty() && !named);

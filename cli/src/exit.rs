@@ -32,7 +32,9 @@ Exit codes:
     4  held by another
     5  the store did not answer, or what it did is not known
   124  the time to wait is over
-  125  lock, elect: the program itself failed; 126: the command cannot be executed; 127: it was not found
+  125  lock, elect: the program itself failed
+  126  lock, elect: the command cannot be executed
+  127  lock, elect: the command was not found
 
 Documentation: docs/OPERATIONS.md in the source";
 

@@ -5,6 +5,7 @@ use crate::{
     duration,
     exit::{FAILED, Failure, HELD, LOST, Outcome, TIMED_OUT},
     output::{self, Format},
+    signals::Signals,
     target::{Asked, Embedded, Target, Wanted},
     view::{self, Holder},
 };
@@ -112,7 +113,20 @@ impl Acquire {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
         let wanted = Wanted { request_id: self.request_id.clone(), ..self.asked.wanted(config) };
         let target = Target::open(config).await?;
-        match target.acquire(&self.key, &wanted, self.wait.unwrap_or_default()).await? {
+        let mut signals = Signals::new()?;
+        let asked = tokio::select! {
+            biased;
+            asked = target.acquire(&self.key, &wanted, self.wait.unwrap_or_default()) => Ok(asked?),
+            signal = signals.next() => Err(signal),
+        };
+        let asked = match asked {
+            Ok(asked) => asked,
+            Err(signal) => {
+                target.say_goodbye(&self.key).await;
+                return Ok(signal.exit_code());
+            }
+        };
+        match asked {
             Asked::Granted(grant) => {
                 output::object(config.output.value, &grant, &grant.rows())?;
                 Ok(0)

@@ -12,6 +12,7 @@ mod output;
 mod remote;
 mod serve;
 mod shell;
+mod signals;
 mod store;
 mod sweep;
 mod target;

@@ -8,7 +8,7 @@ use crate::{
 };
 use futures_util::{StreamExt, stream::BoxStream};
 use leasehold::{
-    Error, Key, LeaseId, Leases, Store, StoreBuilder, Ttl,
+    Clock, Error, Key, LeaseId, Leases, Store, StoreBuilder, SystemClock, Ttl,
     decision::{Answer, Decided, Decision, TxnId},
     lease::{self, Acquired, Renewed, Request},
     store::Probing,
@@ -106,6 +106,9 @@ impl Guard {
     }
 }
 
+/// How long a write in doubt may take to be settled when the user wants to go.
+const GOODBYE: Duration = Duration::from_secs(10);
+
 /// What became of a request for a lease.
 #[derive(Debug)]
 pub(crate) enum Asked {
@@ -195,6 +198,22 @@ impl Target {
         }
     }
 
+    /// For a user who wants to go while a request for a key is under way: leaves no lease behind that nobody knows of.
+    pub(crate) async fn say_goodbye(&self, key: &Key) {
+        let settled = async {
+            match self {
+                // What was dropped is settled in the background, which holds the key until then: reading waits for it.
+                Self::Embedded(Embedded { leases, .. }) => drop(leases.get(key).await),
+                Self::Service(remote) => remote.take_back(key).await,
+            }
+        };
+        let clock = SystemClock::new();
+        tokio::select! {
+            () = settled => {}
+            () = clock.sleep(GOODBYE) => {}
+        }
+    }
+
     /// Where something must be there already.
     pub(crate) async fn existing(config: &Config) -> Result<Self, Failure> {
         match remote(config)? {
@@ -235,14 +254,10 @@ impl Target {
     /// The same, kept alive from then on.
     pub(crate) async fn lock(&self, key: &Key, wanted: &Wanted, wait: Duration) -> Result<Locked, Failure> {
         match self {
-            Self::Embedded(Embedded { leases, .. }) => {
-                Ok(match leases.lock(key, &wanted.request()?, wait).await? {
-                    lease::Locked::Granted(guard) => Locked::Granted(Guard::Embedded(guard)),
-                    lease::Locked::Held(held) => {
-                        Locked::Held(held.by.as_ref().map(Holder::from), held.retry_after)
-                    }
-                })
-            }
+            Self::Embedded(Embedded { leases, .. }) => Ok(match leases.lock(key, &wanted.request()?, wait).await? {
+                lease::Locked::Granted(guard) => Locked::Granted(Guard::Embedded(guard)),
+                lease::Locked::Held(held) => Locked::Held(held.by.as_ref().map(Holder::from), held.retry_after),
+            }),
             Self::Service(remote) => match remote.acquire(key, wanted, wait).await {
                 Ok((lease, sent)) => {
                     let guard = RemoteGuard::new(remote.clone(), key.clone(), &lease, sent);
@@ -299,9 +314,7 @@ impl Target {
     /// What there is, and every change. An error that is not the last item is followed by more.
     pub(crate) fn watch(&self, key: &Key) -> BoxStream<'static, Result<Status, Failure>> {
         match self {
-            Self::Embedded(Embedded { leases, .. }) => {
-                leases.watch(key).map(|seen| Ok(Status::from(&seen?))).boxed()
-            }
+            Self::Embedded(Embedded { leases, .. }) => leases.watch(key).map(|seen| Ok(Status::from(&seen?))).boxed(),
             Self::Service(remote) => remote.watch(key),
         }
     }

@@ -169,12 +169,14 @@ impl Report {
     }
 }
 
+type Progress = Box<dyn Fn(&Report) + Send + Sync>;
+
 /// How to look, and whether to repair.
 #[derive(Default)]
 #[must_use]
 pub struct FsckOptions {
     repair: Option<String>,
-    progress: Option<Box<dyn Fn(&Report) + Send + Sync>>,
+    progress: Option<Progress>,
 }
 
 impl FsckOptions {

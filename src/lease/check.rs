@@ -101,6 +101,13 @@ impl LeaseCheck {
         let why = match seen {
             Ok(Some(seen)) => match seen.record() {
                 Found::Readable(_) => return Ok(None),
+                Found::Damaged(damaged) if damaged.is_later => {
+                    let found = Finding::new(Damage::Unreadable, name, damaged.why.clone()).key(&slot.key);
+                    return Ok(Some(found.advise(
+                        "it says that a later version wrote it: repair it with that one; if it is only damaged, \
+                         leasehold release KEY --force --reason TEXT",
+                    )));
+                }
                 Found::Damaged(damaged) => damaged.why.clone(),
             },
             Ok(None) => return Ok(None),

@@ -81,6 +81,8 @@ pub(super) struct Damaged {
     fence: Option<Fence>,
     expires: Option<Timestamp>,
     pub(super) why: String,
+    /// It says that a later version wrote it, which may have its reasons.
+    pub(super) is_later: bool,
     body: Bytes,
 }
 
@@ -97,6 +99,7 @@ impl Damaged {
             id: WriteId::from(id),
             revision: Some(message.revision).filter(|revision| *revision < 1 << 53).unwrap_or(0),
             fence: fence.and_then(|fence| Fence::new(fence).ok()),
+            is_later: message.format > record::FORMAT,
             expires: message.lease.map(|lease| Timestamp::from_millis(lease.expires_ms)),
             why,
             body,

@@ -15,7 +15,7 @@ use prost::Message;
 use std::time::Duration;
 
 /// The format that this version writes. Later ones are shown and never rewritten.
-const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 1;
 
 /// Tag and wire type of the checksum, which is always the last field: five bytes with its value.
 const CHECKSUM_TAG: u8 = 15 << 3 | 5;

@@ -25,6 +25,17 @@ pub(crate) fn is_throttling(error: &StoreError) -> bool {
     ["SlowDown", "429 ", "503 ", "status 429", "status 503"].iter().any(|words| text.contains(words))
 }
 
+const WRONG_CREDENTIALS: &str =
+    "check the credentials (for S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN)";
+const NO_CREDENTIALS: &str = "no credentials were found: set them in the environment (for S3: AWS_ACCESS_KEY_ID and \
+                              AWS_SECRET_ACCESS_KEY)";
+
+/// Whether the credentials are at fault, and not what they may do.
+pub(crate) fn blames_credentials(error: &Error) -> bool {
+    let text = error.to_string();
+    error.kind() == ErrorKind::Denied && [WRONG_CREDENTIALS, NO_CREDENTIALS].iter().any(|advice| text.ends_with(advice))
+}
+
 /// The public error for an answer that was not Ok: what was being done, what the store said, what to do next.
 pub(crate) fn explain(error: StoreError, doing: &str, place: &str) -> Error {
     let text = chain(&error);
@@ -42,10 +53,7 @@ fn judge(error: &StoreError, code: Option<&str>, text: &str) -> (ErrorKind, &'st
         }
         Some("RequestTimeTooSkewed") => return (Config, "set this machine's clock: the store refuses its signature"),
         Some("InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken") => {
-            return (
-                Denied,
-                "check the credentials (for S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN)",
-            );
+            return (Denied, WRONG_CREDENTIALS);
         }
         // A listing or a bulk delete that is not allowed has no variant of its own.
         Some("AccessDenied" | "AuthorizationPermissionMismatch")
@@ -64,7 +72,7 @@ fn judge(error: &StoreError, code: Option<&str>, text: &str) -> (ErrorKind, &'st
             Denied,
             "grant the missing permission (on S3, reading an object that may be missing needs s3:ListBucket too) or use other credentials",
         ),
-        StoreError::Unauthenticated { .. } => (Denied, "check the credentials"),
+        StoreError::Unauthenticated { .. } => (Denied, WRONG_CREDENTIALS),
         StoreError::NotFound { .. } => {
             (Config, "the bucket does not exist or cannot be seen: create it, or correct the URL or the endpoint")
         }
@@ -79,10 +87,7 @@ fn judge(error: &StoreError, code: Option<&str>, text: &str) -> (ErrorKind, &'st
             .iter()
             .any(|host| text.contains(host)) =>
         {
-            (
-                Denied,
-                "no credentials were found: set them in the environment (for S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY)",
-            )
+            (Denied, NO_CREDENTIALS)
         }
         _ if text.contains("missing LOCATION") => (Config, "check the region and the endpoint"),
         _ => (Unavailable, "try again later"),

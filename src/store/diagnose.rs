@@ -1,6 +1,9 @@
 //! Finding out what works and what does not, one thing after another, where opening would stop at the first.
 
-use super::{Agreement, Backend, Name, StoreBuilder, agreement::StoreSlot, cas::Slot, probe};
+use super::{
+    Agreement, Backend, Name, StoreBuilder, TimeSource, agreement::StoreSlot, answer::blames_credentials, cas::Slot,
+    probe,
+};
 use crate::{Error, ErrorKind, Result, WriteId};
 use bytes::Bytes;
 use std::{sync::Arc, time::Duration};
@@ -12,7 +15,7 @@ const TIMED: usize = 20;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Check {
-    /// `reach`, `get`, `put`, `list`, `delete`, `conditions` or `clock`.
+    /// `credentials` (over HTTP only), `reach`, `get`, `put`, `list`, `delete`, `conditions` or `clock`.
     pub name: &'static str,
     /// Why it failed; or `None` where it was not tried, because something before it failed.
     pub result: Option<Result<()>>,
@@ -98,7 +101,7 @@ impl Diagnosis {
         let unreachable = |check: &Check| check.error().is_some_and(|error| error.kind() == ErrorKind::Unavailable);
         if self.check("reach").is_some_and(unreachable) {
             Verdict::Unreachable
-        } else if failed("reach") || failed("get") || failed("put") {
+        } else if failed("credentials") || failed("reach") || failed("get") || failed("put") {
             Verdict::Unusable
         } else if failed("conditions") {
             let unsafe_store = |check: &Check| check.error().is_some_and(|error| error.kind() == ErrorKind::Config);
@@ -155,10 +158,21 @@ async fn diagnose(backend: &Arc<Backend>, proposed: Agreement, diagnosis: &mut D
         Err(error) => Err(error),
     };
     let mut add = |name, result| diagnosis.checks.push(Check { name, result });
-    if !reached {
-        add("reach", Some(got));
+    let over_http = backend.time == TimeSource::Answers;
+    let credentials = got.as_ref().err().filter(|error| blames_credentials(error)).cloned();
+    if !reached || credentials.is_some() {
+        match credentials {
+            Some(error) => {
+                add("credentials", Some(Err(error)));
+                add("reach", None);
+            }
+            None => add("reach", Some(got)),
+        }
         ["get", "put", "list", "delete", "conditions", "clock"].into_iter().for_each(|name| add(name, None));
         return;
+    }
+    if over_http {
+        add("credentials", Some(Ok(())));
     }
     add("reach", Some(Ok(())));
     let name = Name::new(format!(".leasehold/probe/{}", WriteId::random(&*backend.generator)));

@@ -1,9 +1,9 @@
 //! The command that runs under the lease.
 
-use super::signals::{Signal, Signals};
 use crate::{
     config::Config,
     exit::{Failure, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE},
+    signals::{Signal, Signals},
     target::Guard,
 };
 use leasehold::{Clock, Key, SystemClock};

@@ -1,7 +1,6 @@
 //! lock and elect: a command that runs while a key is held, and is stopped when it is not.
 
 mod child;
-mod signals;
 
 use crate::{
     config::Config,
@@ -9,17 +8,14 @@ use crate::{
     exit::{self, Failure, HELD, LOST, Outcome, TIMED_OUT},
     lease::{Asking, held},
     output,
+    signals::{Signal, Signals},
     target::{Guard, Locked, Target, Wanted},
     view::Holder,
 };
 use child::{Child, Ended};
 use clap::Args;
 use leasehold::{Clock, Key, SystemClock};
-use signals::{Signal, Signals};
 use std::{ffi::OsString, time::Duration};
-
-/// How long a write in doubt may take to be settled when the user wants to go.
-const GOODBYE: Duration = Duration::from_secs(10);
 
 /// How long to wait before standing for election again when the store fails.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -147,12 +143,7 @@ async fn ask(
             signal = signals.next() => signal,
         }
     };
-    // A write that was under way is settled in the background, which holds the key until then: reading waits for it.
-    let clock = SystemClock::new();
-    tokio::select! {
-        _ = opened.get(key) => {}
-        () = clock.sleep(GOODBYE) => {}
-    }
+    opened.say_goodbye(key).await;
     Ok(Asked::Told(told))
 }
 
@@ -161,7 +152,8 @@ impl Run {
     fn wanted(&self, config: &Config) -> Wanted {
         let mut wanted = self.asking.wanted(config);
         wanted.note.get_or_insert_with(|| {
-            let program = self.command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
+            let program =
+                self.command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
             let program: String = program.chars().take(200).collect();
             format!("pid {}: {program}", std::process::id())
         });

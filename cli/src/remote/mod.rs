@@ -19,7 +19,10 @@ use leasehold::{
 use reqwest::{Client, Method, RequestBuilder, Url};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 /// How long one request waits inside of the service. Longer waits are made of several.
 const SLICE: Duration = Duration::from_secs(20);
@@ -86,6 +89,8 @@ pub(crate) struct Remote {
     namespace: Namespace,
     client: Client,
     clock: SystemClock,
+    /// The request for a lease that has no answer yet, under a key that only we know.
+    asking: Arc<Mutex<Option<Wanted>>>,
 }
 
 impl Remote {
@@ -98,7 +103,14 @@ impl Remote {
         // A proxy that buffers would turn waiting into silence.
         let client = Client::builder().no_proxy().build().map_err(|error| wrong(error.to_string()))?;
         let token = config.token.clone();
-        Ok(Self { base, token, namespace: config.namespace.value.clone(), client, clock: SystemClock::new() })
+        Ok(Self {
+            base,
+            token,
+            namespace: config.namespace.value.clone(),
+            client,
+            clock: SystemClock::new(),
+            asking: Arc::default(),
+        })
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
@@ -173,6 +185,9 @@ impl Remote {
     ) -> Result<(wire::Lease, Moment), Refused> {
         let KeyJson { key, key_b64 } = key.clone().into();
         let id = wanted.request_id.clone().unwrap_or_else(|| LeaseId::random(&OsGenerator::new()).to_string());
+        if wanted.request_id.is_none() {
+            self.note(Some(Wanted { request_id: Some(id.clone()), ..wanted.clone() }));
+        }
         let until = self.clock.monotonic().plus(wait);
         loop {
             let sent = self.clock.monotonic();
@@ -189,10 +204,30 @@ impl Remote {
             let request = self.post("/v1/acquire", &body).header(wire::IDEMPOTENCY_KEY, &id);
             match self.ask(request, slice + ANSWER).await {
                 // The service may have waited for less than it was asked to.
-                Err(refused)
-                    if matches!(refused.code(), "held" | "timed_out") && self.clock.monotonic() < until => {}
-                answer => return answer.map(|lease| (lease, sent)),
+                Err(refused) if matches!(refused.code(), "held" | "timed_out") && self.clock.monotonic() < until => {}
+                answer => {
+                    // With no answer nobody knows yet.
+                    if !matches!(answer, Err(Refused::Silent(_))) {
+                        self.note(None);
+                    }
+                    return answer.map(|lease| (lease, sent));
+                }
             }
+        }
+    }
+
+    fn note(&self, asking: Option<Wanted>) {
+        *self.asking.lock().unwrap_or_else(PoisonError::into_inner) = asking;
+    }
+
+    /// Gives back what a request that was given up may have been granted: the same one again says what it was.
+    pub(crate) async fn take_back(&self, key: &Key) {
+        let asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(wanted) = asking else { return };
+        if let Ok((lease, _)) = self.acquire(key, &wanted, Duration::ZERO).await
+            && let Err(refused) = self.release(key, &lease.lease_id).await
+        {
+            tracing::warn!(%key, ?refused, "a lease that nobody wants could not be given back: it will expire");
         }
     }
 

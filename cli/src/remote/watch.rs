@@ -1,8 +1,12 @@
 //! Watching through a service: server-sent events, taken up again where they break off.
 
 use super::{Refused, Remote};
-use crate::{exit::Failure, view::Status, wire::{KeyStatus, Problem}};
-use futures_util::{Stream, StreamExt, stream, stream::BoxStream};
+use crate::{
+    exit::Failure,
+    view::Status,
+    wire::{KeyStatus, Problem},
+};
+use futures_util::{StreamExt, stream, stream::BoxStream};
 use leasehold::{Clock, Key};
 use std::time::Duration;
 
@@ -64,7 +68,7 @@ impl Watch {
             let arrived = match &mut self.chunks {
                 Some(chunks) => chunks.next().await,
                 None => {
-                    match self.connect().await {
+                    match connect(&self.remote, &self.key).await {
                         Ok(chunks) => {
                             (self.chunks, self.pause, self.failing) = (Some(chunks), FIRST, false);
                             self.buffer.clear();
@@ -106,18 +110,19 @@ impl Watch {
             }
         }
     }
+}
 
-    async fn connect(&self) -> Result<BoxStream<'static, reqwest::Result<Vec<u8>>>, Refused> {
-        let request = self.remote.about("/v1/watch", &[("key", self.key.as_bytes())]);
-        let silent = |error: reqwest::Error| Refused::Silent(format!("{} did not answer: {}", self.remote.base, super::innermost(&error)));
-        let response = request.send().await.map_err(silent)?;
-        if response.status().is_success() {
-            return Ok(response.bytes_stream().map(|chunk| chunk.map(|bytes| bytes.to_vec())).boxed());
-        }
-        let status = response.status();
-        Err(match response.bytes().await.ok().and_then(|body| serde_json::from_slice(&body).ok()) {
-            Some(problem) => Refused::Problem(Box::new(problem)),
-            None => Refused::Silent(format!("{}: the answer was {status}", self.remote.base)),
-        })
+/// What arrives from now on, as it comes.
+async fn connect(remote: &Remote, key: &Key) -> Result<BoxStream<'static, reqwest::Result<Vec<u8>>>, Refused> {
+    let silent = |why: String| Refused::Silent(format!("{} did not answer: {why}", remote.base));
+    let request = remote.about("/v1/watch", &[("key", key.as_bytes())]);
+    let response = request.send().await.map_err(|error| silent(super::innermost(&error)))?;
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response.bytes_stream().map(|chunk| chunk.map(|bytes| bytes.to_vec())).boxed());
     }
+    Err(match response.bytes().await.ok().and_then(|body| serde_json::from_slice(&body).ok()) {
+        Some(problem) => Refused::Problem(Box::new(problem)),
+        None => silent(format!("the answer was {status}")),
+    })
 }

@@ -120,7 +120,8 @@ impl Serve {
                 self.listen
             )));
         }
-        let tls = self.tls().await.map_err(|error| Failure::usage(format!("the certificate cannot be used: {error}")))?;
+        let tls =
+            self.tls().await.map_err(|error| Failure::usage(format!("the certificate cannot be used: {error}")))?;
         let taken = |error| Failure::failed(format!("{} cannot be listened on: {error}", self.listen));
         let listener = TcpListener::bind(self.listen).map_err(taken)?;
         listener.set_nonblocking(true).map_err(taken)?;
@@ -200,7 +201,10 @@ impl Serve {
 fn tuned<A>(server: Server<SocketAddr, A>) -> Server<SocketAddr, A> {
     let mut server = server.http1_only();
     let mut http = server.http_builder().http1();
-    http.timer(TokioTimer::new()).header_read_timeout(limits::HEADER_TIME).max_buf_size(limits::HEADERS).max_headers(64);
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits::HEADER_TIME)
+        .max_buf_size(limits::HEADERS)
+        .max_headers(64);
     server
 }
 

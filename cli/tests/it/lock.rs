@@ -194,6 +194,18 @@ fn whoever_gives_up_waiting_leaves_nothing_behind() {
     }
 }
 
+#[test]
+fn an_acquire_that_is_interrupted_leaves_nothing_behind() {
+    let home = Home::new();
+    let lease = field(&home.json(&["acquire", "x", "--ttl", "10m"]), "lease_id");
+    let waiting = home.start(&["acquire", "x", "--owner", "bob", "--wait", "forever"]);
+    until("it waits", || is_listening(&waiting));
+    signal(&waiting, "INT");
+    assert_eq!(ended(waiting).code, 130);
+    assert_eq!(home.run(&["release", "x", "--lease", &lease]).code, 0);
+    assert!(is_free(&home, "x"));
+}
+
 /// Whether it catches signals yet.
 fn is_listening(child: &Child) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();

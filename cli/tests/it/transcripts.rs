@@ -31,6 +31,11 @@ fn play(transcript: &str) {
 }
 
 #[test]
+fn help() {
+    play("help");
+}
+
+#[test]
 fn leases() {
     play("leases");
 }

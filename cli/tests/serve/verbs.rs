@@ -68,7 +68,14 @@ async fn the_verbs_do_the_same_through_a_service() {
 #[test]
 fn what_needs_a_store_and_what_is_wrong_is_said() {
     let mut service = Service::start_locked(TOKEN, &[]);
-    for verb in [&["doctor"][..], &["fsck"], &["store", "show"], &["bench"], &["serve"], &["release", "k", "--force", "--reason", "r"]] {
+    for verb in [
+        &["doctor"][..],
+        &["fsck"],
+        &["store", "show"],
+        &["bench"],
+        &["serve"],
+        &["release", "k", "--force", "--reason", "r"],
+    ] {
         let (code, _, complaint) = run(&service, verb);
         assert!(code == 2 && complaint.contains("--store"), "{verb:?} {code} {complaint}");
     }

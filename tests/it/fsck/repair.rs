@@ -418,3 +418,17 @@ async fn a_machine_with_a_wrong_clock_looks_and_repairs_nothing() {
     assert_eq!(error.kind(), leasehold::ErrorKind::Clock);
     assert_eq!(world.record("x"), "nonsense");
 }
+
+#[tokio::test]
+async fn what_a_later_version_may_have_written_is_left_to_it() {
+    let world = World::new();
+    let operator = world.process().await;
+    take(&operator, "x").await;
+    // Format 9, and nothing that this version understands.
+    world.objects.put_object(&record_name("x"), "\u{8}\u{9}of another kind");
+    let before = world.record("x");
+    let report = repair(&world.process().await.store).await;
+    assert_eq!((report.open, report.repaired), (1, 0), "{report:?}");
+    assert!(report.findings[0].advice.as_ref().unwrap().contains("later version"), "{report:?}");
+    assert_eq!(world.record("x"), before);
+}

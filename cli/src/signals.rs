@@ -1,4 +1,4 @@
-//! The signals that are passed on to the command.
+//! The signals by which somebody asks the program, or the command that it runs, to end.
 
 #[cfg(unix)]
 pub(crate) use unix::{Signal, Signals};

@@ -43,6 +43,7 @@ function span(ms) {
 function round(ms) {
   if (ms % 3600000 === 0) return `${ms / 3600000} h`;
   if (ms % 60000 === 0) return `${ms / 60000} min`;
+  if (ms % 1000 === 0) return `${ms / 1000} s`;
   return span(ms);
 }
 
@@ -334,7 +335,8 @@ function tick() {
   }
   for (const row of document.querySelectorAll(".events li")) row.lastElementChild.textContent = ago(+row.dataset.at);
   const idle = latest.sweeper.idle_ms + now() - latest.now_ms;
-  $("sweep-more").textContent = `idle for ${span(idle)}, begins after ${round(latest.sweeper.idle_grace_ms)}`;
+  const rests = latest.sweeper.rests_until_ms > now();
+  $("sweep-more").textContent = `idle for ${span(idle)}, ${rests ? `rests until ${clock(latest.sweeper.rests_until_ms)}` : `begins after ${round(latest.sweeper.idle_grace_ms)}`}`;
   $("idle-bar").style.width = `${Math.min(100, idle / latest.sweeper.idle_grace_ms * 100)}%`;
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct Global {
 
     /// A lock service to ask in place of a store, such as http://127.0.0.1:7420. Its token is taken from LEASEHOLD_TOKEN or
     /// from the file that LEASEHOLD_TOKEN_FILE names [env: LEASEHOLD_SERVER]
-    #[arg(long, global = true, value_name = "URL", conflicts_with = "store", help_heading = "Global options")]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
     pub(crate) server: Option<String>,
 
     /// Keeps keys apart from those of others in the same store [env: LEASEHOLD_NAMESPACE] [default: default]
@@ -157,6 +157,9 @@ impl Config {
         let sources = Sources { file: path.clone() };
         let store = sources.pick(("--store", global.store.clone()), "LEASEHOLD_STORE", file.store, default_store)?;
         let store = store.parsed("store", |text| store_url(text))?;
+        if global.store.is_some() && global.server.is_some() {
+            return Err(Failure::usage("--store and --server cannot both be meant: name one of them"));
+        }
         let server =
             sources.pick(("--server", global.server.clone()), "LEASEHOLD_SERVER", file.server, || Ok(String::new()))?;
         // A store that was named here and now is meant, whatever the environment says.

@@ -24,6 +24,7 @@ use crate::{
 };
 use axum_server::{
     Handle, Server,
+    accept::NoDelayAcceptor,
     tls_rustls::{RustlsAcceptor, RustlsConfig},
 };
 use hyper_util::rt::TokioTimer;
@@ -145,10 +146,13 @@ impl Serve {
         let plain = axum_server::from_tcp(listener).map_err(taken)?.handle(handle);
         let served = match tls {
             Some(tls) => {
-                let acceptor = Patience::new(RustlsAcceptor::new(tls), self.max_connections);
+                let acceptor =
+                    Patience::new(RustlsAcceptor::new(tls).acceptor(NoDelayAcceptor::new()), self.max_connections);
                 tuned(plain.acceptor(acceptor)).serve(service).await
             }
-            None => tuned(plain.map(|inner| Patience::new(inner, self.max_connections))).serve(service).await,
+            None => {
+                tuned(plain.map(|_| Patience::new(NoDelayAcceptor::new(), self.max_connections))).serve(service).await
+            }
         };
         served.map_err(taken)?;
         // What is left has a client that has gone.

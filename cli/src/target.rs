@@ -138,7 +138,7 @@ fn held_elsewhere(refused: Refused) -> Result<Asked, Failure> {
     match refused {
         Refused::Problem(problem) if matches!(problem.code.as_str(), "held" | "timed_out") => {
             let again = Duration::from_millis(problem.retry_after_ms.unwrap_or_default());
-            Ok(Asked::Held(problem.holder.as_ref().map(Holder::from), again))
+            Ok(Asked::Held(problem.holder.as_deref().map(Holder::from), again))
         }
         refused => Err(refused.into()),
     }
@@ -280,7 +280,7 @@ impl Target {
             Self::Service(remote) => match remote.renew(key, &id.to_string(), ttl, None).await {
                 Ok(lease) => Ok(Grant::try_from(&lease)?),
                 Err(Refused::Problem(problem)) if problem.code == "lost" => {
-                    Err(lost(key, id, problem.holder.as_ref().map(Holder::from).as_ref()))
+                    Err(lost(key, id, problem.holder.as_deref().map(Holder::from).as_ref()))
                 }
                 Err(refused) => Err(refused.into()),
             },

@@ -76,7 +76,7 @@ pub(crate) struct Acquire {
     pub(crate) ttl_ms: u64,
     /// How long to wait while another one holds it. The service may wait for less, and says `timed_out` then.
     #[serde(default, deserialize_with = "whole")]
-    #[schema(maximum = 4_294_967_295_u64)]
+    #[schema(value_type = u64, maximum = 4_294_967_295_u64)]
     pub(crate) wait_ms: u32,
     /// A word for whoever looks at the lease, up to 4 KiB.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
@@ -180,7 +180,7 @@ pub(crate) struct Campaign {
     pub(crate) ttl_ms: u64,
     /// How long to wait while another one leads.
     #[serde(default, deserialize_with = "whole")]
-    #[schema(maximum = 4_294_967_295_u64)]
+    #[schema(value_type = u64, maximum = 4_294_967_295_u64)]
     pub(crate) wait_ms: u32,
     /// A word to those who follow, such as an address.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
@@ -410,9 +410,6 @@ pub(crate) struct SweepStatus {
 /// What went wrong (RFC 9457). Decide by `code`, which never changes its meaning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Problem {
-    /// `about:blank`: the code says it all.
-    #[serde(rename = "type")]
-    pub(crate) kind: String,
     /// The code, for people.
     pub(crate) title: String,
     /// The HTTP status.
@@ -423,7 +420,7 @@ pub(crate) struct Problem {
     pub(crate) code: String,
     /// Who holds the key, where that is the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) holder: Option<HeldBy>,
+    pub(crate) holder: Option<Box<HeldBy>>,
     /// When to ask again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) retry_after_ms: Option<u64>,

@@ -102,7 +102,7 @@ impl Tended {
                     pause = self.ttl / 3;
                 }
                 Err(Refused::Problem(problem)) if problem.code == "lost" => {
-                    let taken_by = problem.holder.as_ref().map(Holder::from);
+                    let taken_by = problem.holder.as_deref().map(Holder::from);
                     self.state.lock().unwrap_or_else(PoisonError::into_inner).taken_by = taken_by;
                     return self.lost.cancel();
                 }

@@ -154,7 +154,7 @@ impl Board {
             inner.tell(now.as_millis(), "lost", &name, &gone.owner, gone.fence);
         }
         if let Some(taken) = &problem.holder {
-            inner.put(name, taken.clone());
+            inner.put(name, (**taken).clone());
         }
     }
 

@@ -61,7 +61,7 @@ fn describe(with_token: bool) -> Value {
                     parameter["schema"]["type"] = kind;
                 }
             }
-            if with_token && path.starts_with("/v1/") || with_token && path == "/metrics" {
+            if with_token && (path.starts_with("/v1/") || path == "/metrics") {
                 operation["security"] = json!([{ "token": [] }]);
             }
         }

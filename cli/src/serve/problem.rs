@@ -1,6 +1,6 @@
 //! What goes wrong, as problem details (RFC 9457) with codes that never change their meaning.
 
-use crate::wire::{HeldBy, Problem, millis};
+use crate::wire::{Problem, millis};
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
@@ -43,7 +43,6 @@ impl Problem {
         let (status, title) =
             known.map_or((StatusCode::INTERNAL_SERVER_ERROR, ""), |(_, status, title)| (*status, *title));
         Self {
-            kind: "about:blank".into(),
             title: title.into(),
             status: status.as_u16(),
             detail: detail.into(),
@@ -70,7 +69,7 @@ impl Problem {
             None => "it is the turn of somebody else".to_owned(),
         };
         Self {
-            holder: held.by.as_ref().map(HeldBy::from),
+            holder: held.by.as_ref().map(|by| Box::new(by.into())),
             retry_after_ms: Some(millis(held.retry_after)),
             ..Self::new(if waited { "timed_out" } else { "held" }, detail)
         }
@@ -82,7 +81,7 @@ impl Problem {
             None => "it has ended: stop what it protects".to_owned(),
         };
         Self {
-            holder: loss.taken_by.as_ref().map(HeldBy::from),
+            holder: loss.taken_by.as_ref().map(|by| Box::new(by.into())),
             last_fence: loss.fence.map(Fence::get),
             ..Self::new("lost", detail)
         }

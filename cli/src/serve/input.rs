@@ -4,13 +4,13 @@ use super::{App, limits};
 use crate::wire::{self, Problem};
 use axum::{
     RequestPartsExt,
-    body::{Bytes, to_bytes},
+    body::{Body as HttpBody, Bytes},
     extract::{FromRequest, FromRequestParts, Path, Request},
     http::{header, request::Parts},
 };
+use futures_util::StreamExt;
 use leasehold::{Clock, Key, Leases, SystemClock, decision::TxnId};
 use serde::de::DeserializeOwned;
-use std::error::Error as _;
 
 /// A JSON body. None at all counts as `{}`.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
         let clock = SystemClock::new();
         let bytes = tokio::select! {
             biased;
-            read = to_bytes(request.into_body(), limits::BODY) => read.map_err(unreadable)?,
+            read = read(request.into_body()) => read?,
             () = clock.sleep(limits::BODY_TIME) => {
                 return Err(Problem::new("slow_request", "the body did not arrive in time"));
             }
@@ -52,13 +52,22 @@ fn parse<T: DeserializeOwned>(bytes: Bytes) -> Result<Body<T>, Problem> {
     })
 }
 
-/// Too long, or the client has gone in the middle of it.
-fn unreadable(error: axum::Error) -> Problem {
-    match error.source().map(ToString::to_string) {
-        Some(why) if why.contains("length limit exceeded") => {
-            Problem::new("body_too_large", format!("a body may have {} bytes", limits::BODY))
+/// All of a body. One that is too long is read on for a while and thrown away: a client that is cut off in the middle of its
+/// sentence does not hear why.
+async fn read(body: HttpBody) -> Result<Bytes, Problem> {
+    let (mut chunks, mut bytes, mut length) = (body.into_data_stream(), Vec::new(), 0);
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|_| Problem::invalid("the body could not be read"))?;
+        length += chunk.len();
+        match length {
+            0..=limits::BODY => bytes.extend_from_slice(&chunk),
+            0..=limits::THROWN_AWAY => bytes.clear(),
+            _ => break,
         }
-        _ => Problem::invalid("the body could not be read"),
+    }
+    match length {
+        0..=limits::BODY => Ok(bytes.into()),
+        _ => Err(Problem::new("body_too_large", format!("a body may have {} bytes", limits::BODY))),
     }
 }
 

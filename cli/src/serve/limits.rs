@@ -21,6 +21,9 @@ use tokio::{
 /// The longest body: the longest key and note in JSON fit in several times.
 pub(super) const BODY: usize = 64 * 1024;
 
+/// How much of a longer one is read all the same.
+pub(super) const THROWN_AWAY: usize = 16 * 1024 * 1024;
+
 /// How long a body may take to arrive.
 pub(super) const BODY_TIME: Duration = Duration::from_secs(10);
 

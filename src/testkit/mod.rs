@@ -29,4 +29,5 @@ pub use objects::{Applied, Observer};
 pub use register::{Reading, Register, Swap, Verdict};
 pub use s3::{Request, S3Server};
 
+pub use crate::planted::Planted;
 pub use crate::store::local::{LocalDirectory, LocalError};

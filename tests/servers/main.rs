@@ -6,10 +6,15 @@
 mod place;
 
 mod budget;
+#[cfg(unix)]
+mod chaos;
 mod conformance;
 mod decisions;
 mod leases;
 mod listing;
+#[cfg(unix)]
+mod minio;
+mod proxied;
 mod sweeper;
 
 /// The same tests for each kind of place. Those on the given store need its URL, and are run by `tests/servers/run`.

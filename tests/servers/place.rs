@@ -5,7 +5,7 @@ use leasehold::{
     Clock, Key, Settings, Store, StoreBuilder, SystemClock,
     clock::Timestamp,
     lease::{Acquired, Grant, Request},
-    testkit::{LocalDirectory, S3Server, TestClock},
+    testkit::{LocalDirectory, Proxy, S3Server, TestClock},
 };
 use object_store::{ObjectStore, memory::InMemory, path::Path};
 use std::{env, fmt::Write as _, io::Write as _, panic, sync::Arc, time::Duration};
@@ -95,8 +95,7 @@ impl Place {
         if self.kind == Kind::memory {
             return self.handed_in().shares_our_clock();
         }
-        let builder = Store::builder().url(&self.url);
-        self.options.iter().fold(builder, |builder, (key, value)| builder.option(key, value)).settings(settings())
+        self.builder_at(&self.url)
     }
 
     /// A process of its own on it, as far as that can be had in one.
@@ -106,11 +105,56 @@ impl Place {
 
     /// The same objects, with a clock that is moved by hand: the time of a real server cannot be moved.
     pub(crate) async fn open_at(&self, clock: &TestClock) -> Store {
-        self.handed_in().shares_our_clock().clock(Arc::new(clock.clone())).open().await.unwrap()
+        self.builder_on(clock).open().await.unwrap()
+    }
+
+    pub(crate) fn builder_on(&self, clock: &TestClock) -> StoreBuilder {
+        self.handed_in().shares_our_clock().clock(Arc::new(clock.clone()))
     }
 
     fn handed_in(&self) -> StoreBuilder {
         Store::builder().object_store(Arc::clone(&self.raw)).prefix(self.prefix.as_ref()).settings(settings())
+    }
+
+    /// The same place with other credentials.
+    pub(crate) fn as_user(&self, user: &str, secret: &str) -> Self {
+        let mut options = self.options.clone();
+        options.extend([("access_key_id", user), ("secret_access_key", secret)].map(|(key, value)| (key.into(), value.into())));
+        let raw = raw(self.url.as_str(), &options).1;
+        Self { kind: self.kind, url: self.url.clone(), options, raw, prefix: self.prefix.clone(), _folder: None, _server: None }
+    }
+
+    /// Where its server listens, if it has one.
+    pub(crate) fn endpoint(&self) -> Option<Url> {
+        let query = self.url.query_pairs().find(|(key, _)| key == "endpoint").map(|(_, value)| value.into_owned());
+        let option = || self.options.iter().find(|(key, _)| key == "aws_endpoint").map(|(_, value)| value.clone());
+        query.or_else(option).map(|endpoint| Url::parse(&endpoint).unwrap())
+    }
+
+    /// Its URL, with a proxy in front of its server.
+    pub(crate) fn through(&self, proxy: &Proxy) -> Url {
+        let (mut endpoint, proxy) = (self.endpoint().unwrap(), Url::parse(&proxy.endpoint()).unwrap());
+        endpoint.set_host(proxy.host_str()).unwrap();
+        endpoint.set_port(proxy.port()).unwrap();
+        let mut url = self.url.clone();
+        let rest: Vec<_> = self.url.query_pairs().filter(|(key, _)| key != "endpoint").collect();
+        let endpoint = endpoint.as_str().trim_end_matches('/');
+        url.query_pairs_mut().clear().extend_pairs(rest).append_pair("endpoint", endpoint);
+        url
+    }
+
+    /// As a user would open it at another URL.
+    pub(crate) fn builder_at(&self, url: &Url) -> StoreBuilder {
+        let builder = Store::builder().url(url);
+        self.options.iter().fold(builder, |builder, (key, value)| builder.option(key, value)).settings(settings())
+    }
+
+    pub(crate) fn options(&self) -> &[(String, String)] {
+        &self.options
+    }
+
+    pub(crate) fn url(&self) -> &Url {
+        &self.url
     }
 
     /// All names there are, without the prefix, in order.

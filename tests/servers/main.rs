@@ -5,6 +5,7 @@
 
 mod place;
 
+mod azurite;
 mod budget;
 #[cfg(unix)]
 mod chaos;

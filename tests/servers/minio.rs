@@ -45,7 +45,8 @@ fn at_once() -> SweepOptions {
 /// A sweeper that runs whenever it is allowed to.
 fn eager() -> Settings {
     let mut eager = settings();
-    (eager.sweep.idle_grace, eager.sweep.op_delay, eager.sweep.rest_spread) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+    (eager.sweep.idle_grace, eager.sweep.op_delay, eager.sweep.rest_spread) =
+        (Duration::ZERO, Duration::ZERO, Duration::ZERO);
     eager
 }
 
@@ -134,7 +135,11 @@ mod on {
         store.sweep_once(at_once()).await.unwrap();
         assert_eq!(said.count(&["the sweeper may not delete", place.url().path()]), 1);
         sweep_for_hours(&limited).await;
-        assert_eq!(said.count(&["the sweeper may not delete", place.url().path()]), 2, "another process says it once too");
+        assert_eq!(
+            said.count(&["the sweeper may not delete", place.url().path()]),
+            2,
+            "another process says it once too"
+        );
     }
 
     /// Leases and decisions, from the first to the last step.

@@ -119,9 +119,18 @@ impl Place {
     /// The same place with other credentials.
     pub(crate) fn as_user(&self, user: &str, secret: &str) -> Self {
         let mut options = self.options.clone();
-        options.extend([("access_key_id", user), ("secret_access_key", secret)].map(|(key, value)| (key.into(), value.into())));
+        let credentials = [("access_key_id", user), ("secret_access_key", secret)];
+        options.extend(credentials.map(|(key, value)| (key.into(), value.into())));
         let raw = raw(self.url.as_str(), &options).1;
-        Self { kind: self.kind, url: self.url.clone(), options, raw, prefix: self.prefix.clone(), _folder: None, _server: None }
+        Self {
+            kind: self.kind,
+            url: self.url.clone(),
+            options,
+            raw,
+            prefix: self.prefix.clone(),
+            _folder: None,
+            _server: None,
+        }
     }
 
     /// Where its server listens, if it has one.

@@ -65,7 +65,11 @@ impl Client {
             Ok(Acquired::Granted(grant)) => grant,
             Ok(Acquired::Held(held)) => {
                 let own = held.by.as_ref().is_some_and(|by| by.owner == self.name);
-                assert!(!own || self.in_doubt.contains(&key), "{} was told that another holds its own {key}", self.name);
+                assert!(
+                    !own || self.in_doubt.contains(&key),
+                    "{} was told that another holds its own {key}",
+                    self.name
+                );
                 return;
             }
             Err(error) => {
@@ -83,7 +87,9 @@ impl Client {
         if self.pick(4) == 0 {
             match self.leases.renew(&grant).await {
                 Ok(Renewed::Renewed(_)) => drop(counts.renewed.fetch_add(1, SeqCst)),
-                Ok(Renewed::Lost(loss)) => assert!(!grant.is_valid(), "{} lost {key}, which it holds: {loss:?}", self.name),
+                Ok(Renewed::Lost(loss)) => {
+                    assert!(!grant.is_valid(), "{} lost {key}, which it holds: {loss:?}", self.name)
+                }
                 Err(error) => assert!(error.is_retryable(), "{error}"),
             }
         }

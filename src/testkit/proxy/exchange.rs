@@ -115,7 +115,10 @@ impl Exchange {
     /// What kind of request it is, of S3 or of Azure.
     fn op(&self) -> Op {
         let query = self.parts.uri.query().unwrap_or_default();
-        let asks = |name: &str| url::form_urlencoded::parse(query.as_bytes()).any(|(key, value)| key == name || format!("{key}={value}") == name);
+        let asks = |name: &str| {
+            url::form_urlencoded::parse(query.as_bytes())
+                .any(|(key, value)| key == name || format!("{key}={value}") == name)
+        };
         match self.parts.method {
             Method::POST if asks("delete") || asks("comp=batch") => Op::Delete,
             Method::PUT | Method::POST => Op::Put,

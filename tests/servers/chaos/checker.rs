@@ -188,7 +188,8 @@ mod tests {
 
     /// Two holders one after the other, a refused write, a decision, and errors that have their reasons.
     fn sound() -> Evidence {
-        let failed = |call: &str, kind: &str| Event::Failed { call: call.into(), kind: kind.into(), message: "".into() };
+        let failed =
+            |call: &str, kind: &str| Event::Failed { call: call.into(), kind: kind.into(), message: "".into() };
         Evidence {
             lines: vec![
                 granted(10, 100, "a"),
@@ -203,7 +204,11 @@ mod tests {
                 line(70, failed("lock", "Unavailable")),
                 line(71, failed("decide", "Invalid")),
             ],
-            journal: vec![applied(100, "a", 1, "a1"), applied(200, "b", 2, "b1"), applied(200, "b", 3, "of the killed")],
+            journal: vec![
+                applied(100, "a", 1, "a1"),
+                applied(200, "b", 2, "b1"),
+                applied(200, "b", 3, "of the killed"),
+            ],
             decided: [("t".to_owned(), Answer::Commit)].into(),
             ..Evidence::default()
         }
@@ -262,7 +267,7 @@ mod tests {
     fn a_contradicted_decision_is_found_whoever_contradicts_it() {
         let contradicted = [Violation::Contradicted { txn: "t".into() }];
         assert_eq!(finds(|evidence| evidence.lines.push(answered(80, Answer::Abort))), contradicted);
-        assert_eq!(finds(|evidence| drop(evidence.decided.insert("t".into(), Answer::Abort))), contradicted);
+        assert_eq!(finds(|evidence| evidence.decided = [("t".to_owned(), Answer::Abort)].into()), contradicted);
     }
 
     #[test]
@@ -270,7 +275,7 @@ mod tests {
         for answer in [Answer::Undecided, Answer::Forgotten] {
             let found = finds(|evidence| evidence.lines.push(answered(80, answer)));
             assert_eq!(found, [Violation::UndecidedAgain { txn: "t".into() }]);
-            let found = finds(|evidence| drop(evidence.decided.insert("t".into(), answer)));
+            let found = finds(|evidence| evidence.decided = [("t".to_owned(), answer)].into());
             assert_eq!(found, [Violation::ForgottenDecision { txn: "t".into() }]);
         }
     }

@@ -83,7 +83,9 @@ impl Driver {
             workers: workers.collect(),
             folder,
             proxy,
-            server_pid: env::var_os("LEASEHOLD_TEST_SERVER_PID").map(PathBuf::from).filter(|_| place.endpoint().is_some()),
+            server_pid: env::var_os("LEASEHOLD_TEST_SERVER_PID")
+                .map(PathBuf::from)
+                .filter(|_| place.endpoint().is_some()),
             chance: SeededGenerator::new(seed + 1),
             events: Events::default(),
             lasted: Duration::ZERO,
@@ -185,7 +187,9 @@ impl fmt::Display for Driver {
             kills + pauses
         )?;
         match &self.proxy {
-            Some(proxy) => write!(f, "; {} requests through the proxy, {:?}", proxy.requests(), proxy.faults().injected()),
+            Some(proxy) => {
+                write!(f, "; {} requests through the proxy, {:?}", proxy.requests(), proxy.faults().injected())
+            }
             None => Ok(()),
         }
     }

@@ -53,6 +53,9 @@ fn a_process() {
         let Some(store) = worker.open().await else { return };
         while !worker.must_stop() {
             worker.step(&store).await;
+            if std::mem::take(&mut worker.tired) {
+                SystemClock::new().sleep(Duration::from_millis(50)).await;
+            }
         }
     });
 }
@@ -64,6 +67,8 @@ struct Worker {
     resource: Connection,
     history: File,
     writes: u64,
+    /// Something has failed: a moment's rest is due.
+    tired: bool,
 }
 
 impl Worker {
@@ -71,7 +76,15 @@ impl Worker {
         let seed = orders.name.bytes().fold(orders.life, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
         let history = OpenOptions::new().append(true).create(true).open(&orders.history).unwrap();
         let resource = Connection::new(orders.resource);
-        Self { parent: parent_id(), chance: SeededGenerator::new(seed), resource, history, writes: 0, orders }
+        Self {
+            parent: parent_id(),
+            chance: SeededGenerator::new(seed),
+            resource,
+            history,
+            writes: 0,
+            tired: false,
+            orders,
+        }
     }
 
     fn must_stop(&self) -> bool {
@@ -94,6 +107,7 @@ impl Worker {
     fn failed(&mut self, began: u64, call: &str, error: &leasehold::Error) {
         let (kind, message) = (format!("{:?}", error.kind()), error.to_string());
         self.say(began, Event::Failed { call: call.into(), kind, message });
+        self.tired = true;
     }
 
     async fn open(&mut self) -> Option<Store> {

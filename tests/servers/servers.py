@@ -157,10 +157,11 @@ class Server:
     def prepare(self):
         """What has to happen once, after the first start."""
 
-    def __init__(self):
+    def __init__(self, restarts=False):
         self.folder = self.process = None
         self.stopping = False
-        self.log = None
+        self.restarts = restarts
+        self.lock = threading.Lock()
 
     def __enter__(self):
         self.install()
@@ -172,7 +173,8 @@ class Server:
             self.spawn()
             self.wait_until_ready()
             self.prepare()
-            threading.Thread(target=self.supervise, daemon=True).start()
+            if self.restarts:
+                threading.Thread(target=self.supervise, daemon=True).start()
         except BaseException:
             self.__exit__()
             raise
@@ -180,11 +182,10 @@ class Server:
 
     def spawn(self):
         command, extra = self.command()
-        self.log = open(self.folder / "log", "ab")
-        self.process = subprocess.Popen(
-            [str(part) for part in command], env={**os.environ, **extra}, stdin=subprocess.DEVNULL, cwd=self.folder,
-            stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
-        self.log.close()
+        with open(self.folder / "log", "ab") as log:
+            self.process = subprocess.Popen(
+                [str(part) for part in command], env={**os.environ, **extra}, stdin=subprocess.DEVNULL, cwd=self.folder,
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         self.pid_file.with_suffix(".new").write_text(str(self.process.pid))
         self.pid_file.with_suffix(".new").rename(self.pid_file)
 
@@ -200,14 +201,15 @@ class Server:
         """Starts it again when it dies, on the same data and port, as an init system would. Somebody kills it on purpose."""
         while True:
             self.process.wait()
-            if self.stopping:
-                return
             time.sleep(0.3)
-            if not self.stopping:
+            with self.lock:
+                if self.stopping:
+                    return
                 self.spawn()
 
     def __exit__(self, *_):
-        self.stopping = True
+        with self.lock:
+            self.stopping = True
         if self.process:
             for sign, patience in [(signal.SIGTERM, 10), (signal.SIGKILL, 10)]:
                 with contextlib.suppress(ProcessLookupError):
@@ -273,8 +275,8 @@ class LocalStack(Server):
     # Its own pins are loose: what came later breaks it.
     pins = {"3.13": ("2026.3.0", "2026-04-15"), "3.11": ("4.13.1", "2026-02-15")}
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, restarts=False):
+        super().__init__(restarts)
         found = [(python, *pin) for minor, pin in self.pins.items() if (python := python_of(minor))]
         self.python, self.version, self.newest = found[0] if found else (None, "2026.3.0", "")
 

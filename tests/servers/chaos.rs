@@ -15,8 +15,8 @@ use self::{
     history::{Answer, Event, Line},
     resource::Resource,
 };
-use crate::place::{self, Kind, Place, granted, key, long_ago, now, request};
-use leasehold::{SystemClock, decision::TxnId, sweep::SweepOptions, testkit::TestClock};
+use crate::place::{self, Kind, Place, granted, key, long_ago, now, request, settings};
+use leasehold::{Store, SystemClock, decision::TxnId, sweep::SweepOptions, testkit::TestClock};
 use std::{
     collections::{BTreeMap, BTreeSet},
     env,
@@ -62,7 +62,11 @@ fn seconds() -> u64 {
 }
 
 async fn on(place: Arc<Place>, seconds: u64) {
-    let then = place.open_at(&long_ago()).await.leases("default").unwrap();
+    // The first one to open the store settles it for all: with so short a limit, a lease by a clock that is half a minute
+    // ahead is known to come from a broken clock, and nobody waits for its end.
+    let mut settings = settings();
+    settings.max_ttl = Some(5 * TTL);
+    let then = place.builder_on(&long_ago()).settings(settings).open().await.unwrap().leases("default").unwrap();
     for number in 0..OLD {
         granted(then.acquire(&key(&old(number)), &request()).await);
     }
@@ -98,7 +102,7 @@ async fn gather(place: &Place, lines: Vec<Line>, resource: Resource) -> Evidence
     let mut stuck = BTreeSet::new();
     let leases = store.leases("default").unwrap();
     for name in (0..HOT).map(hot) {
-        match leases.acquire_within(&key(&name), &request(), 15 * TTL).await.unwrap().granted() {
+        match leases.acquire_within(&key(&name), &request(), 60 * TTL).await.unwrap().granted() {
             Some(grant) => leases.release(&grant).await.unwrap(),
             None => drop(stuck.insert(name)),
         }
@@ -106,9 +110,7 @@ async fn gather(place: &Place, lines: Vec<Line>, resource: Resource) -> Evidence
     // Three hours on, every lease has ended and every hour is past; in thirty, every decision is over.
     let clock = TestClock::at(now().plus(Duration::from_secs(3 * 3600)));
     let later = place.open_at(&clock).await;
-    let at_once = || SweepOptions::new().op_delay(Duration::ZERO);
-    let report = later.sweep_once(at_once()).await.unwrap();
-    println!("swept after three hours: {report:?}");
+    sweep(&later, "three").await;
     let entries = |names: Vec<String>| names.into_iter().filter(|name| name.contains("/.lease-index/"));
     let mut left: BTreeSet<String> = entries(place.names().await).collect();
     // Nothing looks ended to a clock that stands before it all: what it sees held is in the record.
@@ -119,10 +121,20 @@ async fn gather(place: &Place, lines: Vec<Line>, resource: Resource) -> Evidence
         }
     }
     clock.advance(Duration::from_secs(27 * 3600));
-    let report = later.sweep_once(at_once()).await.unwrap();
-    println!("swept after thirty hours: {report:?}");
+    sweep(&later, "thirty").await;
     left.extend(place.names().await.into_iter().filter(|name| name.starts_with(".txn-decisions/")));
     Evidence { lines, journal: resource.journal(), decided, stuck, left }
+}
+
+/// A pass, and another one if the store has failed in it: what was not confirmed is for the next.
+async fn sweep(store: &Store, hours: &str) {
+    for _ in 0..3 {
+        let report = store.sweep_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
+        println!("swept after {hours} hours: {report:?}");
+        if report.failures == 0 {
+            return;
+        }
+    }
 }
 
 fn summary(lines: &[Line]) -> String {

@@ -39,7 +39,7 @@ fn old(number: u32) -> String {
     format!("old-{:03}", number % OLD)
 }
 
-/// Half a minute of it on a directory runs with all other tests; the rest is run by `tests/servers/run --chaos`.
+/// A few seconds of it, on a directory, run with all other tests; the rest is run by `tests/servers/run --chaos`.
 #[test]
 fn a_little_on_a_directory() {
     place::run(Kind::directory, |place| on(place, 10));

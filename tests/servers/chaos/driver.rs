@@ -55,6 +55,7 @@ pub(super) struct Driver {
     workers: Vec<Worker>,
     proxy: Option<Proxy>,
     server_pid: Option<PathBuf>,
+    sets_clocks: bool,
     chance: SeededGenerator,
     events: Events,
     lasted: Duration,
@@ -86,6 +87,7 @@ impl Driver {
             server_pid: env::var_os("LEASEHOLD_TEST_SERVER_PID")
                 .map(PathBuf::from)
                 .filter(|_| place.endpoint().is_some()),
+            sets_clocks: env::var_os("LEASEHOLD_TEST_FAKETIME").is_some(),
             chance: SeededGenerator::new(seed + 1),
             events: Events::default(),
             lasted: Duration::ZERO,
@@ -120,7 +122,7 @@ impl Driver {
                     self.workers[at].pause(Duration::from_millis(millis));
                     self.events.pauses += 1;
                 }
-                88..94 => {
+                88..94 if self.sets_clocks => {
                     let (shift, millis) = (SHIFTS[self.pick(SHIFTS.len())], 1000 + self.pick(4000) as u64);
                     self.workers[at].set_clock(shift);
                     self.workers[at].clock_off_until = Some(Instant::now() + Duration::from_millis(millis));

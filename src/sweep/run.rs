@@ -2,7 +2,7 @@
 
 use super::{Activity, Entry, Report, Shelf, StoppedBy, SweepSettings, Sweepable, Verdict, pace::Pace};
 use crate::{
-    Bucket, Error, Namespace, Result,
+    Bucket, Error, ErrorKind, Namespace, Result,
     clock::{Moment, Timestamp},
     generator::GeneratorExt,
     index,
@@ -11,7 +11,14 @@ use crate::{
     store::{Agreement, AnswerKind, Backend, Name},
 };
 use async_trait::async_trait;
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -149,6 +156,8 @@ pub(crate) struct Sweeper {
     pub(super) activity: Arc<Activity>,
     counters: Arc<Counters>,
     pub(super) state: Mutex<State>,
+    /// Somebody has been told: once is enough.
+    said_that_deleting_is_denied: AtomicBool,
 }
 
 impl Sweeper {
@@ -163,7 +172,18 @@ impl Sweeper {
     ) -> Arc<Self> {
         let pace = Pace::new(Arc::clone(&backend.clock), settings.op_delay);
         let state = Mutex::new(State { pass: None, pace });
-        Arc::new(Self { backend, agreement, settings, kinds, turn, activity, counters, state })
+        let said_that_deleting_is_denied = AtomicBool::new(false);
+        Arc::new(Self {
+            backend,
+            agreement,
+            settings,
+            kinds,
+            turn,
+            activity,
+            counters,
+            state,
+            said_that_deleting_is_denied,
+        })
     }
 
     /// One pass by hand.
@@ -381,7 +401,11 @@ impl Sweeper {
 
     fn note(&self, error: Option<Error>, report: &mut Report) {
         if let Some(error) = error {
-            tracing::warn!(%error, "not everything could be deleted: the next pass will try again");
+            if error.kind() != ErrorKind::Denied {
+                tracing::warn!(%error, "not everything could be deleted: the next pass will try again");
+            } else if !self.said_that_deleting_is_denied.swap(true, Relaxed) {
+                tracing::warn!(%error, "the sweeper may not delete, so index entries stay; leases are right without it");
+            }
             report.failures += 1;
             report.last_error = Some(error.to_string());
         }

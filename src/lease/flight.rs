@@ -8,7 +8,7 @@ use super::{
     wait::Waiter,
 };
 use crate::{
-    Error, ErrorKind, LeaseId, Ttl,
+    ErrorKind, LeaseId, Ttl,
     store::{
         LONGEST_WRITE,
         cas::{Cas, Outcome, Stamp},
@@ -128,11 +128,6 @@ impl Drop for Flight {
     }
 }
 
-/// Whether another look may tell more. What cannot be read may have been damaged on its way here.
-fn may_mend(error: &Error) -> bool {
-    error.kind() == ErrorKind::Corrupt || error.is_retryable() && error.kind() != ErrorKind::Regressed
-}
-
 impl Engine {
     /// Settles a write that nobody waits for any more, by writing the same base once more without changing anything:
     /// whichever of the two lands, the other cannot. Holds the key's core meanwhile.
@@ -158,7 +153,9 @@ impl Engine {
                     break learnt.is_ok().then_some(now);
                 }
                 // This was the second look: if the store still has something older, it was set back, and the write with it.
-                Outcome::Unknown(error) if now.moment >= give_up || !may_mend(&error) => {
+                Outcome::Unknown(error)
+                    if now.moment >= give_up || !error.is_retryable() || error.kind() == ErrorKind::Regressed =>
+                {
                     tracing::warn!(key = %cell.slot.key, %error, "the fate of a write was not found out: its lease, if there is one, will expire");
                     core.forget();
                     break None;

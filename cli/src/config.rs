@@ -18,6 +18,11 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
     pub(crate) store: Option<String>,
 
+    /// A lock service to ask in place of a store, such as http://127.0.0.1:7420. Its token is taken from LEASEHOLD_TOKEN or
+    /// from the file that LEASEHOLD_TOKEN_FILE names [env: LEASEHOLD_SERVER]
+    #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
+    pub(crate) server: Option<String>,
+
     /// Keeps keys apart from those of others in the same store [env: LEASEHOLD_NAMESPACE] [default: default]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Global options")]
     pub(crate) namespace: Option<String>,
@@ -50,6 +55,7 @@ pub(crate) enum Command {
 #[serde(default, deny_unknown_fields)]
 struct File {
     store: Option<String>,
+    server: Option<String>,
     namespace: Option<String>,
     output: Option<Format>,
     owner: Option<String>,
@@ -90,6 +96,10 @@ pub(crate) struct Value<T> {
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) store: Value<String>,
+    /// Asked in place of the store, if there is one.
+    pub(crate) server: Option<Value<String>>,
+    /// What the service asks for. Never shown.
+    pub(crate) token: Option<String>,
     pub(crate) namespace: Value<Namespace>,
     pub(crate) output: Value<Format>,
     pub(crate) owner: Value<String>,
@@ -147,6 +157,15 @@ impl Config {
         let sources = Sources { file: path.clone() };
         let store = sources.pick(("--store", global.store.clone()), "LEASEHOLD_STORE", file.store, default_store)?;
         let store = store.parsed("store", |text| store_url(text))?;
+        if global.store.is_some() && global.server.is_some() {
+            return Err(Failure::usage("--store and --server cannot both be meant: name one of them"));
+        }
+        let server =
+            sources.pick(("--server", global.server.clone()), "LEASEHOLD_SERVER", file.server, || Ok(String::new()))?;
+        // A store that was named here and now is meant, whatever the environment says.
+        let named = matches!(store.origin, Origin::Flag(_)) && !matches!(server.origin, Origin::Flag(_));
+        let server = Some(server).filter(|server| !server.value.is_empty() && !named);
+        let token = if server.is_some() { token()? } else { None };
         let namespace = ("--namespace", global.namespace.clone());
         let namespace =
             sources.pick(namespace, "LEASEHOLD_NAMESPACE", file.namespace, || Ok(Namespace::default().to_string()))?;
@@ -162,7 +181,18 @@ impl Config {
         let ttl = sources.pick(("--ttl", None), "LEASEHOLD_TTL", file.ttl, || Ok("30s".to_owned()))?;
         let ttl = ttl.parsed("ttl", |text| duration::parse(text))?;
         let file_at = path.map(|path| (path, table));
-        Ok(Self { store, namespace, output, owner, ttl, settings: file.settings, options: file.options, file: file_at })
+        Ok(Self {
+            store,
+            server,
+            token,
+            namespace,
+            output,
+            owner,
+            ttl,
+            settings: file.settings,
+            options: file.options,
+            file: file_at,
+        })
     }
 
     /// Every value by its name, as text.
@@ -180,6 +210,7 @@ impl Config {
             row("owner", self.owner.value.clone(), &self.owner.origin),
             row("ttl", humantime::format_duration(self.ttl.value).to_string(), &self.ttl.origin),
         ];
+        rows.extend(self.server.as_ref().map(|server| row("server", server.value.clone(), &server.origin)));
         let file = self.file.as_ref().map(|(path, _)| Origin::File(path.clone())).unwrap_or(Origin::Default);
         rows.extend(self.options.keys().map(|name| row(&format!("options.{name}"), "(set)".to_owned(), &file)));
         let named = self.file.as_ref().and_then(|(_, table)| table.get("settings")).and_then(toml::Value::as_table);
@@ -277,6 +308,17 @@ fn store_url(text: &str) -> Result<String, String> {
     }
     let folder = std::path::absolute(text).map_err(|error| error.to_string())?;
     url::Url::from_file_path(&folder).map(String::from).map_err(|()| "it is no folder that a URL can name".to_owned())
+}
+
+/// The token for a service.
+fn token() -> Result<Option<String>, Failure> {
+    if let Some(token) = variable_named("LEASEHOLD_TOKEN") {
+        return Ok(Some(token));
+    }
+    let Some(file) = variable_named("LEASEHOLD_TOKEN_FILE") else { return Ok(None) };
+    let text = std::fs::read_to_string(&file)
+        .map_err(|error| Failure::usage(format!("LEASEHOLD_TOKEN_FILE = {file:?} cannot be read: {error}")))?;
+    Ok(text.lines().map(str::trim).find(|line| !line.is_empty()).map(ToOwned::to_owned))
 }
 
 /// Who asks, for people who look: `user@host`.

@@ -55,6 +55,7 @@ impl From<Percentiles> for Latency {
 
 impl Doctor {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
+        target::no_service(config)?;
         let bar = output::spinner();
         bar.set_message(format!("looking at {}", config.store.value));
         let diagnosed = target::builder(config).diagnose().await;

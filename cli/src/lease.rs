@@ -6,12 +6,12 @@ use crate::{
     exit::{FAILED, Failure, HELD, LOST, Outcome, TIMED_OUT},
     output::{self, Format},
     signals::Signals,
-    target::{Asked, Embedded, Target},
+    target::{Asked, Embedded, Target, Wanted},
     view::{self, Holder},
 };
 use clap::Args;
 use futures_util::StreamExt;
-use leasehold::{Key, LeaseId, Ttl, lease::Request};
+use leasehold::{Key, LeaseId, Ttl};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -52,16 +52,8 @@ impl Asking {
         self.owner.clone().unwrap_or_else(|| config.owner.value.clone())
     }
 
-    pub(crate) fn note(&self) -> Option<String> {
-        self.note.clone()
-    }
-
-    pub(crate) fn request(&self, config: &Config) -> Result<Request, Failure> {
-        let request = Request::new(self.ttl(config))?.owner(self.owner(config))?;
-        Ok(match &self.note {
-            Some(note) => request.note(note.clone())?,
-            None => request,
-        })
+    pub(crate) fn wanted(&self, config: &Config) -> Wanted {
+        Wanted { ttl: self.ttl(config), owner: self.owner(config), note: self.note.clone(), request_id: None }
     }
 }
 
@@ -119,15 +111,12 @@ pub(crate) struct List {
 
 impl Acquire {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
-        let mut request = self.asked.request(config)?;
-        if let Some(id) = &self.request_id {
-            request = request.request_id(id.clone())?;
-        }
+        let wanted = Wanted { request_id: self.request_id.clone(), ..self.asked.wanted(config) };
         let target = Target::open(config).await?;
         let mut signals = Signals::new()?;
         let asked = tokio::select! {
             biased;
-            asked = target.acquire(&self.key, &request, self.wait.unwrap_or_default()) => Ok(asked?),
+            asked = target.acquire(&self.key, &wanted, self.wait.unwrap_or_default()) => Ok(asked?),
             signal = signals.next() => Err(signal),
         };
         let asked = match asked {
@@ -239,7 +228,9 @@ impl Watch {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
         let target = Target::looking(config).await?;
         let mut seen = target.watch(&self.key);
+        let mut failed = None;
         while let Some(status) = seen.next().await {
+            failed.take().iter().for_each(|failure| output::say(format_args!("warning: {failure}")));
             match status {
                 Ok(status) => {
                     match config.output.value {
@@ -253,11 +244,11 @@ impl Watch {
                         return Ok(0);
                     }
                 }
-                Err(error) if error.is_retryable() => output::say(format_args!("warning: {error}")),
-                Err(error) => return Err(error.into()),
+                Err(failure) => failed = Some(failure),
             }
         }
-        Ok(0)
+        // Only the last item ends it.
+        failed.map_or(Ok(0), Err)
     }
 }
 
@@ -266,7 +257,7 @@ impl List {
         let target = Target::looking(config).await?;
         let (mut keys, mut failures, mut after) = (Vec::new(), 0, None);
         loop {
-            let page = target.list(self.prefix.as_bytes(), after.as_ref()).await?;
+            let page = target.list(self.prefix.as_bytes(), after.as_deref()).await?;
             for status in page.keys {
                 match status {
                     Ok(status) if self.held && status.holder.is_none() => {}

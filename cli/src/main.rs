@@ -9,6 +9,8 @@ mod fsck;
 mod lease;
 mod lock;
 mod output;
+mod remote;
+mod serve;
 mod shell;
 mod signals;
 mod store;
@@ -16,6 +18,7 @@ mod sweep;
 mod target;
 mod txn;
 mod view;
+mod wire;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use config::{Config, Global};
@@ -63,6 +66,8 @@ enum Command {
     /// What all processes on a store have agreed on
     #[command(subcommand)]
     Store(store::Command),
+    /// Run the lock service: HTTP and JSON for those who don't write Rust, and a page for people
+    Serve(serve::Serve),
     /// Find out how fast a store is, and what that costs
     Bench(bench::Bench),
     /// How this program is configured
@@ -108,6 +113,7 @@ async fn dispatch(command: &Command, config: &Config) -> Outcome {
         Command::List(list) => list.run(config).await,
         Command::Txn(txn) => txn.run(config).await,
         Command::Sweep(sweep) => sweep.run(config).await,
+        Command::Serve(serve) => serve.run(config).await,
         Command::Doctor(doctor) => doctor.run(config).await,
         Command::Fsck(fsck) => fsck.run(config).await,
         Command::Store(store) => store.run(config).await,

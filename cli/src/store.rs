@@ -5,7 +5,7 @@ use crate::{
     duration::{self, millis},
     exit::{Failure, Outcome},
     output,
-    target::builder,
+    target::{builder, no_service},
 };
 use clap::{Args, Subcommand};
 use leasehold::store::{Agreement, AgreementChange, Probing};
@@ -68,6 +68,7 @@ impl Command {
 
 async fn show(config: &Config) -> Outcome {
     // Looking needs no proof, and no right to write.
+    no_service(config)?;
     let store = builder(config).must_exist().probing(Probing::Never).open().await?;
     let info = store.info().await?;
     let agreed = info.agreement;
@@ -115,6 +116,7 @@ impl Set {
         if change == AgreementChange::default() {
             return Err(Failure::usage("say what to change, such as --max-ttl 2h; see leasehold store set --help"));
         }
+        no_service(config)?;
         let store = builder(config).must_exist().open().await?;
         let old = *store.agreement();
         if !self.all_processes_stopped {

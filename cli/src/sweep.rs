@@ -3,12 +3,16 @@
 use crate::{
     config::Config,
     duration,
-    exit::{FAILED, Outcome},
+    exit::{FAILED, Failure, Outcome},
     output,
-    target::Embedded,
+    target::{Embedded, Target},
+    wire::{self, SweepReport},
 };
 use clap::Args;
-use leasehold::sweep::{Report, StoppedBy, SweepOptions};
+use leasehold::{
+    Store,
+    sweep::{Report, StoppedBy, SweepOptions},
+};
 use std::time::Duration;
 
 #[derive(Debug, Args)]
@@ -29,7 +33,29 @@ pub(crate) struct Sweep {
 
 impl Sweep {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
-        let store = Embedded::existing(config).await?.store;
+        let report = match Target::existing(config).await? {
+            Target::Embedded(Embedded { store, .. }) => self.embedded(config, &store).await?,
+            Target::Service(_) if self.op_delay.is_some() => {
+                return Err(Failure::usage("--op-delay is for a store: a service sweeps at its own pace"));
+            }
+            Target::Service(remote) => {
+                let namespace = (!self.all_namespaces).then(|| config.namespace.value.to_string());
+                let sweep = wire::Sweep { dry_run: self.dry_run, namespace, max_ops: self.max_ops };
+                remote.sweep(&sweep).await?
+            }
+        };
+        output::object(config.output.value, &report, &rows(&report))?;
+        if self.dry_run {
+            output::say("nothing was changed: this was a dry run");
+        }
+        if let Some(error) = &report.last_error {
+            output::complain(error);
+        }
+        let well = report.failures == 0 && report.stopped_by.as_deref() != Some(StoppedBy::Error.as_str());
+        Ok(if well { 0 } else { FAILED })
+    }
+
+    async fn embedded(&self, config: &Config, store: &Store) -> Result<SweepReport, Failure> {
         let bar = output::spinner();
         let mut options = SweepOptions::new().op_delay(self.op_delay.unwrap_or_default()).progress({
             let bar = bar.clone();
@@ -46,16 +72,7 @@ impl Sweep {
         }
         let swept = store.sweep_once(options).await;
         bar.finish_and_clear();
-        let report = swept?;
-        output::object(config.output.value, &report, &rows(&report))?;
-        if self.dry_run {
-            output::say("nothing was changed: this was a dry run");
-        }
-        if let Some(error) = &report.last_error {
-            output::complain(error);
-        }
-        let well = report.failures == 0 && report.stopped_by != Some(StoppedBy::Error);
-        Ok(if well { 0 } else { FAILED })
+        Ok(swept?.into())
     }
 }
 
@@ -64,7 +81,7 @@ fn progress(report: &Report) -> String {
     format!("{} entries seen, {} leases cleared {hour}", report.entries_seen, report.leases_cleared)
 }
 
-fn rows(report: &Report) -> Vec<(&'static str, String)> {
+fn rows(report: &SweepReport) -> Vec<(&'static str, String)> {
     vec![
         ("entries_seen", report.entries_seen.to_string()),
         ("leases_cleared", report.leases_cleared.to_string()),
@@ -74,6 +91,6 @@ fn rows(report: &Report) -> Vec<(&'static str, String)> {
         ("failures", report.failures.to_string()),
         ("requests", report.requests.to_string()),
         ("duration", duration::short(Duration::from_millis(report.duration_ms))),
-        ("stopped_by", report.stopped_by.map_or("", StoppedBy::as_str).to_owned()),
+        ("stopped_by", report.stopped_by.clone().unwrap_or_default()),
     ]
 }

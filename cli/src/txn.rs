@@ -59,7 +59,7 @@ impl Command {
         match self {
             Self::Begin => {
                 let target = Target::open(config).await?;
-                Txn::show(target.begin(), "undecided", config)?;
+                Txn::show(target.begin().await?, "undecided", config)?;
                 Ok(0)
             }
             Self::Decide { id, decision } => {

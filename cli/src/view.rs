@@ -1,6 +1,9 @@
 //! What the program shows of leases: the fields of its JSON, stable whatever stands behind them.
 
-use crate::duration::{millis, relative};
+use crate::{
+    duration::{millis, relative},
+    wire,
+};
 use leasehold::{
     Key, KeyJson,
     clock::{Clock, SystemClock, Timestamp},
@@ -36,6 +39,25 @@ impl From<&lease::Grant> for Grant {
             ends: grant.expires_at(),
             shown: grant.key().to_string(),
         }
+    }
+}
+
+impl TryFrom<&wire::Lease> for Grant {
+    type Error = leasehold::Error;
+
+    fn try_from(lease: &wire::Lease) -> leasehold::Result<Self> {
+        let key = wire::key(lease.key.clone(), lease.key_b64.clone())?;
+        let ends = Timestamp::from_millis(lease.expires_ms);
+        Ok(Self {
+            shown: key.to_string(),
+            key: key.into(),
+            lease_id: lease.lease_id.clone(),
+            fence: lease.fence,
+            owner: lease.owner.clone(),
+            ttl_ms: lease.ttl_ms,
+            expires_at: ends.to_string(),
+            ends,
+        })
     }
 }
 
@@ -85,6 +107,23 @@ impl From<&lease::Holder> for Holder {
     }
 }
 
+impl From<&wire::HeldBy> for Holder {
+    fn from(holder: &wire::HeldBy) -> Self {
+        let (began, ends) = (Timestamp::from_millis(holder.granted_ms), Timestamp::from_millis(holder.expires_ms));
+        Self {
+            lease_id: holder.lease_id.clone(),
+            fence: holder.fence,
+            owner: holder.owner.clone(),
+            granted_at: began.to_string(),
+            expires_at: ends.to_string(),
+            ttl_ms: holder.ttl_ms,
+            note: holder.note.clone(),
+            ends,
+            began,
+        }
+    }
+}
+
 impl Holder {
     /// `alice@laptop until 2026-… (in 20s)`.
     pub(crate) fn who(&self) -> String {
@@ -118,6 +157,23 @@ impl From<&lease::Status> for Status {
             written_at: status.written_at.map(|at| at.to_string()),
             shown: status.key.to_string(),
         }
+    }
+}
+
+impl TryFrom<&wire::KeyStatus> for Status {
+    type Error = leasehold::Error;
+
+    fn try_from(status: &wire::KeyStatus) -> leasehold::Result<Self> {
+        let key = wire::key(status.key.clone(), status.key_b64.clone())?;
+        Ok(Self {
+            shown: key.to_string(),
+            key: key.into(),
+            state: if status.holder.is_some() { "held" } else { "free" },
+            holder: status.holder.as_ref().map(Holder::from),
+            last_fence: status.last_fence,
+            waited_for: status.waited_for,
+            written_at: status.written_ms.map(|at| Timestamp::from_millis(at).to_string()),
+        })
     }
 }
 

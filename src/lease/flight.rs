@@ -123,8 +123,8 @@ impl Drop for Flight {
         let (Some(core), Some(cas)) = (self.core.take(), self.cas.take()) else { return };
         let intent = std::mem::replace(&mut self.intent, Intent::Nothing);
         let (engine, cell) = (Arc::clone(&self.engine), Arc::clone(&self.cell));
-        let runtime = engine.runtime.clone();
-        runtime.spawn(engine.find_out(cell, core, cas, intent));
+        let (leftovers, runtime) = (engine.leftovers.clone(), engine.runtime.clone());
+        leftovers.spawn_on(engine.find_out(cell, core, cas, intent), &runtime);
     }
 }
 

@@ -8,6 +8,7 @@ mod cell;
 mod check;
 mod election;
 mod engine;
+mod filed;
 mod flight;
 mod guard;
 mod keeper;
@@ -23,6 +24,7 @@ mod wire;
 pub(crate) use check::LeaseCheck;
 pub use election::{Campaign, Election, Leadership};
 pub(crate) use engine::Engine;
+pub use filed::{Filed, FiledKeys};
 pub use guard::Guard;
 pub use mend::Forced;
 pub(crate) use sweep::{LeaseSweep, LeaseTurn};
@@ -68,7 +70,7 @@ pub struct Listing {
     pub next: Option<Cursor>,
 }
 
-/// A place in a listing.
+/// A place in a listing. Its text can be handed around; [`Leases::cursor`] reads it.
 #[derive(Debug, Clone)]
 pub struct Cursor(Name);
 

@@ -19,7 +19,7 @@ use crate::{
     fsck::{self, Checkable, FsckOptions},
     lease::{Engine, LeaseCheck, LeaseSweep, LeaseTurn},
     stats::Counters,
-    sweep::{Activity, Report, RunningSweeper, SweepOptions, Sweeper},
+    sweep::{Activity, Report, RunningSweeper, SweepOptions, Sweeper, SweeperState},
 };
 use object_store::{ObjectStore, path::Path};
 use sha2::{Digest, Sha256};
@@ -93,6 +93,24 @@ impl Store {
     /// Sweeps once, now, from the oldest hour to the last that is over.
     pub async fn sweep_once(&self, options: SweepOptions) -> Result<Report> {
         self.sweeper.sweep_once(options).await
+    }
+
+    /// What the sweeper is doing, and how its last runs in this process ended.
+    pub fn sweeper(&self) -> SweeperState {
+        self.sweeper.state()
+    }
+
+    /// The namespaces that something was ever stored in: one listing. Not activity.
+    pub async fn namespaces(&self) -> Result<Vec<Namespace>> {
+        let folders = self.backend.folders("").await?;
+        Ok(folders.iter().filter_map(|folder| Namespace::new(folder).ok()).collect())
+    }
+
+    /// Waits until what dropped operations have left behind is settled: writes in doubt, and leases that nobody wants.
+    /// For a process that is about to end; whatever is not settled then is left to its time to live.
+    pub async fn settle(&self) {
+        self.engine.leftovers.close();
+        self.engine.leftovers.wait().await;
     }
 
     /// What has happened since the store was opened.

@@ -1,10 +1,12 @@
 //! The command that runs under the lease.
 
 use crate::{
+    config::Config,
     exit::{Failure, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE},
     signals::{Signal, Signals},
+    target::Guard,
 };
-use leasehold::{Clock, SystemClock, lease::Guard};
+use leasehold::{Clock, Key, SystemClock};
 use std::{ffi::OsString, io, process::ExitStatus, time::Duration};
 use tokio::process::Command;
 
@@ -31,14 +33,17 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    pub(crate) fn start(command: &[OsString], guard: &Guard, store: &str) -> Result<Self, Failure> {
+    pub(crate) fn start(command: &[OsString], guard: &Guard, key: &Key, config: &Config) -> Result<Self, Failure> {
         let [program, arguments @ ..] = command else { return Err(Failure::usage("there is no command to run")) };
-        let grant = guard.grant();
         let mut command = Command::new(program);
-        command.args(arguments).env("LEASEHOLD_LEASE", grant.lease_id().to_string());
-        command.env("LEASEHOLD_FENCE", grant.fence().to_string()).env("LEASEHOLD_KEY", key(grant.key()));
+        command.args(arguments).env("LEASEHOLD_LEASE", guard.lease_id());
+        command.env("LEASEHOLD_FENCE", guard.fence().to_string()).env("LEASEHOLD_KEY", as_argument(key));
         // So that the program, called by the command, finds the same key.
-        command.env("LEASEHOLD_NAMESPACE", grant.namespace().as_str()).env("LEASEHOLD_STORE", store);
+        command.env("LEASEHOLD_NAMESPACE", config.namespace.value.as_str());
+        match &config.server {
+            Some(server) => command.env("LEASEHOLD_SERVER", &server.value),
+            None => command.env("LEASEHOLD_STORE", &config.store.value).env_remove("LEASEHOLD_SERVER"),
+        };
         #[cfg(unix)]
         let group = !io::IsTerminal::is_terminal(&io::stdin());
         #[cfg(unix)]
@@ -141,7 +146,7 @@ impl Child {
     }
 }
 
-fn key(key: &leasehold::Key) -> OsString {
+fn as_argument(key: &Key) -> OsString {
     #[cfg(unix)]
     {
         std::os::unix::ffi::OsStringExt::from_vec(key.as_bytes().to_vec())

@@ -9,15 +9,12 @@ use crate::{
     lease::{Asking, held},
     output,
     signals::{Signal, Signals},
-    target::Embedded,
+    target::{Guard, Locked, Target, Wanted},
     view::Holder,
 };
 use child::{Child, Ended};
 use clap::Args;
-use leasehold::{
-    Clock, Key, SystemClock,
-    lease::{Guard, Held, Locked, Loss, Request},
-};
+use leasehold::{Clock, Key, SystemClock};
 use std::{ffi::OsString, time::Duration};
 
 /// How long to wait before standing for election again when the store fails.
@@ -69,21 +66,20 @@ fn own(failure: Failure) -> Failure {
 /// What became of asking for the key.
 enum Asked {
     Granted(Guard),
-    Held(Held),
+    Held(Option<Holder>, Duration),
     /// The user wants to go.
     Told(Signal),
 }
 
 impl Lock {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
-        let request = self.run.request(config).map_err(own)?;
+        let wanted = self.run.wanted(config);
         let mut signals = Signals::new().map_err(own)?;
-        let opened = Embedded::open(config).await.map_err(own)?;
-        match ask(&opened, &self.key, &request, self.wait.unwrap_or_default(), &mut signals).await.map_err(own)? {
+        let opened = Target::open(config).await.map_err(own)?;
+        match ask(&opened, &self.key, &wanted, self.wait.unwrap_or_default(), &mut signals).await.map_err(own)? {
             Asked::Told(signal) => Ok(signal.exit_code()),
-            Asked::Held(no) => {
-                let holder = no.by.as_ref().map(Holder::from);
-                let failure = held(&self.key, holder.as_ref(), no.retry_after, self.wait);
+            Asked::Held(holder, again) => {
+                let failure = held(&self.key, holder.as_ref(), again, self.wait);
                 Err(Failure { code: self.conflict_exit_code.unwrap_or(failure.code), ..failure })
             }
             Asked::Granted(guard) => match self.run.under(guard, &self.key, config, &mut signals).await? {
@@ -96,13 +92,13 @@ impl Lock {
 
 impl Elect {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
-        let request = self.run.request(config).map_err(own)?;
+        let wanted = self.run.wanted(config);
         let mut signals = Signals::new().map_err(own)?;
-        let opened = Embedded::open(config).await.map_err(own)?;
+        let opened = Target::open(config).await.map_err(own)?;
         loop {
-            match ask(&opened, &self.name, &request, duration::FOREVER, &mut signals).await {
+            match ask(&opened, &self.name, &wanted, duration::FOREVER, &mut signals).await {
                 Ok(Asked::Told(signal)) => return Ok(signal.exit_code()),
-                Ok(Asked::Held(_)) => {}
+                Ok(Asked::Held(..)) => {}
                 Ok(Asked::Granted(guard)) => {
                     tracing::info!(name = %self.name, fence = %guard.fence(), "elected");
                     match self.run.under(guard, &self.name, config, &mut signals).await? {
@@ -128,20 +124,20 @@ impl Elect {
 
 /// Asks for the key. Whoever is told to go while waiting leaves no lease behind.
 async fn ask(
-    opened: &Embedded,
+    opened: &Target,
     key: &Key,
-    request: &Request,
+    wanted: &Wanted,
     wait: Duration,
     signals: &mut Signals,
 ) -> Result<Asked, Failure> {
     let told = {
-        let locking = opened.leases.lock(key, request, wait);
+        let locking = opened.lock(key, wanted, wait);
         tokio::select! {
             biased;
             locked = locking => {
                 return Ok(match locked? {
                     Locked::Granted(guard) => Asked::Granted(guard),
-                    Locked::Held(no) => Asked::Held(no),
+                    Locked::Held(holder, again) => Asked::Held(holder, again),
                 });
             }
             signal = signals.next() => signal,
@@ -152,20 +148,21 @@ async fn ask(
 }
 
 impl Run {
-    /// The request of this command. Its note says which process to look for; arguments may be secret, so they stay out.
-    fn request(&self, config: &Config) -> Result<Request, Failure> {
-        let request = self.asking.request(config)?;
-        if self.asking.note().is_some() {
-            return Ok(request);
-        }
-        let program = self.command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
-        let program: String = program.chars().take(200).collect();
-        Ok(request.note(format!("pid {}: {program}", std::process::id()))?)
+    /// What this command asks for. Its note says which process to look for; arguments may be secret, so they stay out.
+    fn wanted(&self, config: &Config) -> Wanted {
+        let mut wanted = self.asking.wanted(config);
+        wanted.note.get_or_insert_with(|| {
+            let program =
+                self.command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
+            let program: String = program.chars().take(200).collect();
+            format!("pid {}: {program}", std::process::id())
+        });
+        wanted
     }
 
     /// Runs the command for as long as the guard is good, and gives the lease back when it is gone.
     async fn under(&self, guard: Guard, key: &Key, config: &Config, signals: &mut Signals) -> Result<Ended, Failure> {
-        let mut child = match Child::start(&self.command, &guard, &config.store.value) {
+        let mut child = match Child::start(&self.command, &guard, key, config) {
             Ok(child) => child,
             Err(failure) => {
                 release(guard, key).await;
@@ -183,8 +180,8 @@ impl Run {
                     output::complain(format_args!("the lease on {key} was lost before the command had ended"));
                     break Ended::Lost(None);
                 }
-                loss = guard.lost() => {
-                    output::complain(lost(key, &loss));
+                taken_by = guard.lost() => {
+                    output::complain(lost(key, taken_by.as_ref()));
                     break Ended::Lost(child.stop(self.kill_after, signals).await?);
                 }
                 signal = signals.next() => child.pass_on(signal),
@@ -195,9 +192,9 @@ impl Run {
     }
 }
 
-fn lost(key: &Key, loss: &Loss) -> String {
-    match &loss.taken_by {
-        Some(holder) => format!("the lease on {key} is lost to {}: stopping the command", Holder::from(holder).who()),
+fn lost(key: &Key, taken_by: Option<&Holder>) -> String {
+    match taken_by {
+        Some(holder) => format!("the lease on {key} is lost to {}: stopping the command", holder.who()),
         None => format!("the lease on {key} is lost: stopping the command"),
     }
 }

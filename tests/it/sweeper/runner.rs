@@ -84,6 +84,25 @@ async fn nothing_runs_before_the_grace_is_over() {
 }
 
 #[tokio::test]
+async fn whoever_looks_sees_what_it_is_doing_and_how_its_runs_ended() {
+    let (world, store) = with_entries(3, |_| {}).await;
+    let _sweeper = store.start_sweeper();
+    settle().await;
+    assert_eq!((store.sweeper().running, store.sweeper().rests_until, store.sweeper().runs.len()), (false, None, 0));
+    pass(&world, IDLE_GRACE, SECOND).await;
+    assert!(store.sweeper().running);
+    pass(&world, SECOND, TENTH).await;
+    let seen = store.sweeper();
+    assert!(!seen.running && seen.rests_until > Some(world.clock.wall()), "{seen:?}");
+    assert_eq!((seen.runs[0].report.entries_deleted, seen.runs[0].by_hand), (3, false));
+    store.sweep_once(SweepOptions::new().dry_run()).await.unwrap();
+    assert_eq!(store.sweeper().runs.len(), 1, "a dry run has done nothing");
+    store.sweep_once(SweepOptions::new()).await.unwrap();
+    let seen = store.sweeper();
+    assert_eq!((seen.runs.len(), seen.runs[0].by_hand, seen.runs[0].ended_at), (2, true, world.clock.wall()));
+}
+
+#[tokio::test]
 async fn an_operation_before_the_grace_is_over_makes_it_begin_anew() {
     let (world, store) = with_entries(1, |_| {}).await;
     let _sweeper = store.start_sweeper();

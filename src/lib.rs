@@ -73,6 +73,7 @@ mod index;
 mod key;
 pub mod lease;
 mod namespace;
+mod planted;
 mod settings;
 mod stats;
 pub mod store;

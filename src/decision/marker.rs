@@ -5,9 +5,11 @@ use crate::{
     Bucket, Error, Result, WriteId,
     clock::Timestamp,
     index,
+    planted::{Planted, planted},
     store::{
         Agreement, Name,
         cas::{Record, Slot},
+        seal::{seal, unseal},
     },
 };
 use bytes::Bytes;
@@ -26,6 +28,11 @@ pub(crate) struct Marker {
     pub(crate) by: String,
     pub(crate) decided_ms: i64,
     pub(crate) expires_ms: i64,
+}
+
+#[derive(Deserialize)]
+struct Head {
+    format: u32,
 }
 
 impl Marker {
@@ -98,7 +105,7 @@ impl Ages {
     /// A marker that the store received after the end is void, whoever wrote it: its writer was suspended between its
     /// check and its write, or its clock is slow.
     pub(crate) fn is_void(&self, modified: Option<Timestamp>) -> bool {
-        modified.is_some_and(|modified| modified > self.ends())
+        modified.is_some_and(|modified| modified > self.ends()) && !planted(Planted::LateMarkerCounts)
     }
 }
 
@@ -122,27 +129,29 @@ impl Slot for MarkerSlot {
     }
 
     fn encode(&self, marker: &Marker) -> Result<Bytes> {
-        let body = serde_json::to_vec(marker);
+        let body = seal(marker);
         Ok(body.map_err(|error| Error::corrupt("a decision cannot be written down").with_source(error))?.into())
     }
 
     fn decode(&self, body: Bytes) -> Result<Marker> {
-        let marker: Marker = serde_json::from_slice(&body).map_err(|error| {
+        let unreadable = |error| {
             let advice = "nothing is decided about it until an operator has looked";
             Error::corrupt(format!("the decision {} cannot be read; {advice}", self.name())).with_source(error)
-        })?;
+        };
+        // A later format may be sealed in another way.
+        let Head { format } = serde_json::from_slice(&body).map_err(unreadable)?;
+        if format > FORMAT {
+            return Err(Error::config(format!(
+                "the decision {} has format {format}, this version knows {FORMAT}: use a newer version of leasehold",
+                self.name(),
+            )));
+        }
+        let marker: Marker = unseal(&body).map_err(unreadable)?;
         if marker.txn != self.0 {
             return Err(Error::corrupt(format!(
                 "the decision {} is that of another transaction, {}: it was copied or restored to the wrong place",
                 self.name(),
                 marker.txn
-            )));
-        }
-        if marker.format > FORMAT {
-            return Err(Error::config(format!(
-                "the decision {} has format {}, this version knows {FORMAT}: use a newer version of leasehold",
-                self.name(),
-                marker.format
             )));
         }
         Ok(marker)

@@ -23,6 +23,7 @@ use self::marker::Marker;
 use crate::{
     Error, ErrorKind, Result,
     clock::Timestamp,
+    planted::{Planted, planted},
     store::{
         Agreement, Backend, TimeSource,
         cas::{self, Cas, Outcome, Seen},
@@ -175,7 +176,7 @@ impl Shared {
     }
 
     fn is_past_in_store(&self, at: Timestamp) -> bool {
-        self.backend.store_time().is_some_and(|store| store > at)
+        planted(Planted::DeletedByLocalClock) || self.backend.store_time().is_some_and(|store| store > at)
     }
 
     /// By whichever clock is later.
@@ -243,7 +244,7 @@ impl Decisions {
         let (mut tried, mut retries) = (false, 0);
         loop {
             shared.backend.trust_clock(&shared.agreement).await.map_err(|error| in_doubt(error, tried, txn))?;
-            if shared.latest() >= ages.closes() {
+            if shared.latest() >= ages.closes() && !planted(Planted::DecidedWhenTooOld) {
                 // From now on only what is there counts.
                 return match shared.read(txn).await.map_err(|error| in_doubt(error, tried, txn))? {
                     Found::Marker(marker) => Ok(self.answered(&marker)),
@@ -262,7 +263,7 @@ impl Decisions {
                     filed = Some(name);
                 }
                 // The entry may have taken its time.
-                if shared.latest() >= ages.closes() {
+                if shared.latest() >= ages.closes() && !planted(Planted::DecidedWhenTooOld) {
                     return Err(Error::unavailable(format!("{txn} became too old while it was being decided")));
                 }
                 let build = |_: Option<&Marker>, stamp: cas::Stamp| {
@@ -282,7 +283,8 @@ impl Decisions {
                         modified => ages.is_void(modified),
                     };
                     // Verdicts by Ok and by read-back alike: whoever was suspended meanwhile must not believe in them.
-                    if void || shared.latest() >= ages.verdict_by() {
+                    let late = void || shared.latest() >= ages.verdict_by();
+                    if late && !planted(Planted::LateVerdictBelieved) {
                         return Err(Error::unknown(format!(
                             "whether {txn} was decided in time is not known: ask for the decision"
                         )));
@@ -319,32 +321,57 @@ impl Decisions {
         if let Some(decision) = shared.recall(txn) {
             return Ok(decision.into());
         }
-        let found = shared.read(txn).await?;
         if shared.backend.store_time().is_none() {
             // A store that was handed in and has not told its time yet. Without it nothing is over.
             if let Err(error) = shared.backend.ask_time().await {
                 tracing::debug!(%error, "the store's time is not known");
             }
         }
+        // From before the read: an answer may be a while under way, and says nothing of what was decided since.
+        let (was_over, was_past) = (shared.is_over(&ages), shared.latest() > ages.ends());
+        let found = shared.read(txn).await?;
+        let was_over = was_over || planted(Planted::ForgottenByOldAnswer) && shared.is_over(&ages);
         match found {
+            Found::Marker(_) if planted(Planted::MarkerDeletedEarly) && shared.is_past(ages.closes()) => {
+                self.delete(txn).await.map(|()| Answer::Forgotten)
+            }
             Found::Marker(marker)
                 if shared.is_past(marker.expires())
                     && shared.is_over(&ages)
                     && shared.backend.believe(&shared.agreement, shared.backend.clock.wall()).is_ok() =>
             {
-                // Over for everybody, whether or not it can be deleted.
-                if let Err(error) = self.delete(txn).await {
-                    tracing::warn!(%txn, %error, "a decision whose time is over could not be deleted");
-                }
+                self.tidy(txn).await;
                 Ok(Answer::Forgotten)
             }
             Found::Marker(marker) => {
                 shared.remember(&marker);
                 Ok(marker.decision.into())
             }
-            Found::Void => Ok(Answer::Forgotten),
-            Found::Nothing if shared.is_over(&ages) => Ok(Answer::Forgotten),
+            Found::Void => {
+                // It came after the sweeper had been there: nobody else will find it.
+                let over = shared.is_over(&ages) && !planted(Planted::VoidMarkerLeft);
+                if over && shared.backend.believe(&shared.agreement, shared.backend.clock.wall()).is_ok() {
+                    self.tidy(txn).await;
+                }
+                Ok(Answer::Forgotten)
+            }
+            Found::Nothing if was_over => Ok(Answer::Forgotten),
+            Found::Nothing if planted(Planted::ForgottenWithoutMargin) && shared.is_past(ages.closes()) => {
+                Ok(Answer::Forgotten)
+            }
+            // Over by one clock and not by the other: it may have been decided and forgotten, and it may not.
+            Found::Nothing if was_past && !planted(Planted::UndecidedByOneClock) => {
+                shared.backend.believe(&shared.agreement, shared.backend.clock.wall())?;
+                Err(Error::unavailable(format!("{txn} is just about to be forgotten: ask again in a moment")))
+            }
             Found::Nothing => Ok(Answer::Undecided),
+        }
+    }
+
+    /// Deletes what is over for everybody, whether or not that works.
+    async fn tidy(&self, txn: TxnId) {
+        if let Err(error) = self.delete(txn).await {
+            tracing::warn!(%txn, %error, "a decision whose time is over could not be deleted");
         }
     }
 

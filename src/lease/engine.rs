@@ -12,6 +12,7 @@ use crate::{
     clock::{Moment, Timestamp},
     id::ProcessId,
     index,
+    planted::{Planted, planted},
     store::{
         Agreement, Backend,
         cas::{self, Outcome, Stamp},
@@ -98,12 +99,17 @@ impl Engine {
     }
 
     pub(super) fn now(&self) -> Now {
+        if planted(Planted::WallBeforeMonotonic) {
+            let wall = self.backend.clock.wall();
+            return Now { wall, moment: self.backend.clock.monotonic() };
+        }
         let moment = self.backend.clock.monotonic();
         Now { moment, wall: self.backend.clock.wall() }
     }
 
     pub(super) fn judge<'a>(&self, lease: Option<&'a Lease>, now: Timestamp) -> State<'a> {
-        record::judge(lease, now, self.agreement.max_clock_skew, self.agreement.max_ttl)
+        let skew = if planted(Planted::NoSkewMargin) { Duration::ZERO } else { self.agreement.max_clock_skew };
+        record::judge(lease, now, skew, self.agreement.max_ttl)
     }
 
     pub(super) fn clamp(&self, ttl: Ttl) -> Result<Ttl> {
@@ -204,7 +210,7 @@ impl Engine {
         let mut limit = self.settings.request_timeout;
         if let Some(lease) = change.lease.as_ref().filter(|_| change.beats) {
             let hour = Bucket::of(lease.expires)?;
-            if bucket != Some(hour) && flight.core().indexed != Some(hour) {
+            if bucket != Some(hour) && flight.core().indexed != Some(hour) && !planted(Planted::IndexAfterRecord) {
                 self.file(flight, hour, lease.expires).await?;
             }
             bucket = Some(hour);
@@ -226,7 +232,8 @@ impl Engine {
                 lease.beat = stamp.write_id;
             }
             record.waiting = change.waiting;
-            record.last_fence = change.last_fence;
+            let kept = record.lease.is_some() || !planted(Planted::FenceInLeaseOnly);
+            record.last_fence = change.last_fence.filter(|_| kept);
             record.bucket = bucket;
             record
         };
@@ -305,7 +312,8 @@ impl Engine {
         request: &Request,
         id: LeaseId,
     ) -> Flight {
-        Flight::new(self, cell, core, Intent::Grant { id, keep: request.request_id.is_some() })
+        let keep = request.request_id.is_some() && !planted(Planted::CancelFreesAdopted);
+        Flight::new(self, cell, core, Intent::Grant { id, keep })
     }
 
     /// The lease that this very request was granted before, if it is alive; never a new one.
@@ -404,6 +412,7 @@ impl Engine {
         let skew = self.agreement.max_clock_skew;
         // A record without a fence is as good as none: it was made where there was none, and granted nothing yet.
         let fence = match core.record().and_then(|record| record.last_fence) {
+            Some(last) if planted(Planted::TakeoverKeepsFence) => last,
             Some(last) => Fence::next(core.fence.max(Some(last)), now.wall, skew)?,
             None => Fence::first(core.fence, now.wall, skew)?,
         };
@@ -454,7 +463,8 @@ impl Engine {
         old: Option<&Grant>,
     ) -> Grant {
         let longest = old.map(|old| old.deadline.plus(lease.expires.since(old.expires)));
-        let deadline = core.belief_in(lease).or(longest).map_or(latest, |longest| latest.min(longest));
+        let longest = core.belief_in(lease).or(longest).filter(|_| !planted(Planted::BeliefBeyondExpiry));
+        let deadline = longest.map_or(latest, |longest| latest.min(longest));
         core.belief = Some(Belief { id: lease.id, deadline, expires: lease.expires });
         Grant {
             namespace: cell.slot.namespace.clone(),
@@ -488,11 +498,21 @@ impl Engine {
             self.read(cell, flight.core()).await?;
         }
         let ttl = ttl.or_else(|| old.map(|old| old.ttl)).map(|ttl| self.clamp(ttl)).transpose()?;
+        if planted(Planted::CacheTrusted)
+            && let Some(lease) = flight.core().record().and_then(|record| record.lease.clone())
+            && lease.id == id
+        {
+            let now = self.now();
+            let lease = Lease { expires: lease.ttl.expiry(now.wall)?, ..lease };
+            let latest = now.moment.plus(lease.ttl.as_duration());
+            return Ok(Renewed::Renewed(self.grant(cell, flight.core(), &lease, latest, None)));
+        }
         let swapped = self.swap(&mut flight, None, |core, now| {
             let record = core.record();
             match record.and_then(|record| record.lease.as_ref()) {
                 Some(lease) if lease.id == id => {
-                    if has_ended(core, lease, now) || old.is_some_and(|old| now.moment >= old.deadline) {
+                    let ended = has_ended(core, lease, now) || old.is_some_and(|old| now.moment >= old.deadline);
+                    if ended && !planted(Planted::RenewedAfterExpiry) {
                         return Ok(Plan::Stop(Loss { taken_by: None, fence: core.fence }));
                     }
                     // The time to live that it has in the store, which another process may have changed.

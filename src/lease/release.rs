@@ -6,7 +6,11 @@ use super::{
     flight::{Flight, Intent},
     wait::Waiter,
 };
-use crate::{LeaseId, Result, Ttl};
+use crate::{
+    LeaseId, Result, Ttl,
+    planted::{Planted, planted},
+    store::cas::Slot,
+};
 use std::{sync::Arc, time::Duration};
 
 /// Of local hand-overs while another process's mark stands.
@@ -32,13 +36,19 @@ impl Engine {
         let cell = Arc::clone(&flight.cell);
         let marked = flight.core().record().is_some_and(|record| record.waiting.is_some());
         let may_hand_over = self.believe(self.now().wall).is_ok() && !(marked && flight.core().turns >= MAX_TURNS);
-        if let Some(waiter) = may_hand_over.then(|| cell.queue.pop()).flatten() {
+        let next = LeaseId::random(&*self.backend.generator);
+        if let Some(waiter) = may_hand_over.then(|| cell.queue.pop(next)).flatten() {
             flight.intent = Intent::HandOver { from: id, waiter: Some(waiter) };
         }
         let ttl = match flight.intent.waiter() {
             Some(waiter) => self.clamp(waiter.request.ttl)?,
             None => Ttl::new(self.agreement.max_ttl)?,
         };
+        if planted(Planted::FreedByDelete) && flight.intent.waiter().is_none() {
+            self.backend.delete(&[cell.slot.name()]).await;
+            flight.core().forget();
+            return Ok(());
+        }
         let mut removed = None;
         let next = flight.intent.waiter().map(|waiter| (waiter.request.clone(), waiter.id));
         let swapped = self.swap(&mut flight, None, |core, now| {

@@ -11,6 +11,7 @@ use crate::{
     Error, Fence, LeaseId, Result, WriteId,
     clock::{Clock, Moment},
     generator::GeneratorExt,
+    planted::{Planted, planted},
     store::cas::Outcome,
 };
 use std::{
@@ -37,11 +38,43 @@ struct Waiters {
 /// One who waits. Whoever takes it out of the line may grant it the lease.
 pub(super) struct Waiter {
     seat: u64,
-    /// The lease that it will have.
+    /// The lease that it will have, if it is handed over to now.
     pub(super) id: LeaseId,
+    tried: Tried,
     pub(super) request: Request,
     pub(super) grant: oneshot::Sender<Grant>,
     wake: Arc<Notify>,
+}
+
+/// The leases that were last tried for one who waits. Each attempt has an id of its own, so that no lease is granted
+/// twice; whichever of them turns up in the store is no other's.
+#[derive(Debug, Clone, Default)]
+struct Tried(Arc<Mutex<VecDeque<LeaseId>>>);
+
+impl Tried {
+    /// Of more than these one will hardly turn up.
+    const MOST: usize = 16;
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<LeaseId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, id: LeaseId) {
+        let mut ids = self.lock();
+        ids.push_back(id);
+        if ids.len() > Self::MOST {
+            ids.pop_front();
+        }
+    }
+
+    /// It was never sent.
+    fn remove(&self, id: LeaseId) {
+        self.lock().retain(|tried| *tried != id);
+    }
+
+    fn has(&self, id: LeaseId) -> bool {
+        self.lock().contains(&id)
+    }
 }
 
 impl fmt::Debug for Waiter {
@@ -55,13 +88,15 @@ impl Queue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first who still waits.
-    pub(super) fn pop(&self) -> Option<Waiter> {
+    /// The first who still waits, to be handed the lease with this id.
+    pub(super) fn pop(&self, id: LeaseId) -> Option<Waiter> {
         let mut waiters = self.lock();
         loop {
             let waiter = waiters.line.pop_front()?;
             if !waiter.grant.is_closed() {
-                return Some(waiter);
+                let id = if planted(Planted::LeaseIdReused) { waiter.id } else { id };
+                waiter.tried.add(id);
+                return Some(Waiter { id, ..waiter });
             }
         }
     }
@@ -89,23 +124,28 @@ struct Seat<'a> {
     engine: &'a Arc<Engine>,
     cell: &'a Arc<Cell>,
     seat: u64,
-    id: LeaseId,
     keep: bool,
     grant: oneshot::Receiver<Grant>,
     wake: Arc<Notify>,
+    tried: Tried,
 }
 
 impl<'a> Seat<'a> {
     fn take(engine: &'a Arc<Engine>, cell: &'a Arc<Cell>, request: &Request) -> Self {
+        Self::take_with(engine, cell, request, Tried::default())
+    }
+
+    fn take_with(engine: &'a Arc<Engine>, cell: &'a Arc<Cell>, request: &Request, tried: Tried) -> Self {
         let (sender, grant) = oneshot::channel();
         let wake = Arc::new(Notify::new());
         let id = LeaseId::random(&*engine.backend.generator);
         let mut waiters = cell.queue.lock();
         waiters.seats += 1;
         let seat = waiters.seats;
-        let waiter = Waiter { seat, id, request: request.clone(), grant: sender, wake: Arc::clone(&wake) };
+        let (request, keep) = (request.clone(), request.request_id.is_some());
+        let waiter = Waiter { seat, id, tried: tried.clone(), request, grant: sender, wake: Arc::clone(&wake) };
         waiters.line.push_back(waiter);
-        Self { engine, cell, seat, id, keep: request.request_id.is_some(), grant, wake }
+        Self { engine, cell, seat, keep, grant, wake, tried }
     }
 
     /// A place at the end, for one whose grant sat in the hand-over for too long: that is no use to anybody, and the key
@@ -115,7 +155,25 @@ impl<'a> Seat<'a> {
         if !self.keep {
             self.engine.release_soon(self.cell, late.id);
         }
-        Self::take(self.engine, self.cell, request)
+        Self::take_with(self.engine, self.cell, request, self.tried.clone())
+    }
+
+    /// What it was granted just now, if that is of any use.
+    fn handed_over(&mut self) -> Option<Grant> {
+        let grant = self.grant.try_recv().ok()?;
+        if grant.is_valid() {
+            return Some(grant);
+        }
+        if !self.keep {
+            self.engine.release_soon(self.cell, grant.id);
+        }
+        None
+    }
+
+    /// The same, and by nobody if it is a lease of its own that came too late.
+    fn by_others(&self, held: Held) -> Held {
+        let own = |id: LeaseId| self.tried.has(id) && !planted(Planted::ToldOfOwnLease);
+        Held { by: held.by.filter(|by| !own(by.lease_id)), ..held }
     }
 
     /// Whether it is for this one to look after the key. Nobody is ahead, or whoever is has gone.
@@ -178,7 +236,8 @@ impl Engine {
         if request.request_id.is_some()
             && !seat.leads()
             && let Ok(core) = self.hold(cell).await
-            && let mut flight = self.granting(core, cell, request, seat.id)
+            && let id = LeaseId::random(&*self.backend.generator)
+            && let mut flight = self.granting(core, cell, request, id)
             && let Ok(Some(grant)) = self.grant_again(&mut flight, request).await
         {
             return Ok(Acquired::Granted(grant));
@@ -224,12 +283,18 @@ impl Engine {
                     Some(last) => last,
                     None => self.seen_held(cell).await,
                 };
-                return held.map(Acquired::Held);
+                // It may have been handed over while we found out: then what was found is our own lease.
+                return match seat.handed_over() {
+                    Some(grant) => Ok(Acquired::Granted(grant)),
+                    None => held.map(|held| Acquired::Held(seat.by_others(held))),
+                };
             }
             tokio::select! {
                 biased;
                 grant = &mut seat.grant => match grant {
-                    Ok(grant) if grant.is_valid() => return Ok(Acquired::Granted(grant)),
+                    Ok(grant) if grant.is_valid() || planted(Planted::HandOverUnchecked) => {
+                        return Ok(Acquired::Granted(grant));
+                    }
                     Ok(grant) => seat = seat.again(grant, request),
                     Err(_) => seat = Seat::take(self, cell, request),
                 },
@@ -264,16 +329,17 @@ impl Engine {
             && lease.process == self.process
             && !repeats(&core, request, lease, now)
         {
-            return Ok(Polled::Again(self.held(lease, now)));
+            return Ok(Polled::Again(seat.by_others(self.held(lease, now))));
         }
         let watched = polling.watched_for(now.moment, &core, self.agreement.max_clock_skew);
-        // Not the id of the seat: an earlier look may have been granted a lease that came too late, and that was another.
         let id = LeaseId::random(&*self.backend.generator);
+        seat.tried.add(id);
         let acquired = self.acquire_held(core, seat.cell, request, id, watched).await?;
         let held = match acquired {
             Acquired::Granted(grant) => return Ok(Polled::Granted(grant)),
-            Acquired::Held(held) => held,
+            Acquired::Held(held) => seat.by_others(held),
         };
+        seat.tried.remove(id);
         let Some(holder) = &held.by else { return Ok(Polled::Again(held)) };
         if polling.fence.replace(holder.fence).is_some_and(|before| before != holder.fence) {
             polling.changes += 1;

@@ -3,6 +3,7 @@
 use super::{
     Backend, Name, Repair,
     cas::{self, Cas, Outcome, Record, Slot, Stamp},
+    seal::{seal, unseal},
 };
 use crate::{Error, Result, Settings, WriteId, clock::Timestamp};
 use bytes::Bytes;
@@ -315,7 +316,7 @@ impl Slot for StoreSlot {
     }
 
     fn encode(&self, record: &StoreRecord) -> Result<Bytes> {
-        let body = serde_json::to_vec_pretty(record);
+        let body = seal(record);
         Ok(body
             .map_err(|error| Error::corrupt("the store's settings cannot be written down").with_source(error))?
             .into())
@@ -338,7 +339,7 @@ impl Slot for StoreSlot {
                 head.format
             )));
         }
-        serde_json::from_slice(&body).map_err(unreadable)
+        unseal(&body).map_err(unreadable)
     }
 }
 
@@ -380,7 +381,7 @@ mod tests {
     fn what_a_later_version_added_is_kept_when_the_probe_is_replaced() {
         let mut json: serde_json::Value = serde_json::from_slice(&StoreSlot.encode(&record()).unwrap()).unwrap();
         json["later"] = serde_json::json!({"a": 1});
-        let read = StoreSlot.decode(json.to_string().into()).unwrap();
+        let read = StoreSlot.decode(seal(&json).unwrap().into()).unwrap();
         let stamp = Stamp { write_id: WriteId::from([8; 16]), revision: 4 };
         let again = StoreSlot.encode(&read.probed(stamp, None)).unwrap();
         let json: serde_json::Value = serde_json::from_slice(&again).unwrap();

@@ -25,6 +25,9 @@ pub(crate) fn is_throttling(error: &StoreError) -> bool {
     ["SlowDown", "429 ", "503 ", "status 429", "status 503"].iter().any(|words| text.contains(words))
 }
 
+const WRONG_AZURE_CREDENTIALS: &str =
+    "check the credentials (for Azure: AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY)";
+const ADVICE_ON_CREDENTIALS: [&str; 3] = [WRONG_CREDENTIALS, WRONG_AZURE_CREDENTIALS, NO_CREDENTIALS];
 const WRONG_CREDENTIALS: &str =
     "check the credentials (for S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN)";
 const NO_CREDENTIALS: &str = "no credentials were found: set them in the environment (for S3: AWS_ACCESS_KEY_ID and \
@@ -33,7 +36,7 @@ const NO_CREDENTIALS: &str = "no credentials were found: set them in the environ
 /// Whether the credentials are at fault, and not what they may do.
 pub(crate) fn blames_credentials(error: &Error) -> bool {
     let text = error.to_string();
-    error.kind() == ErrorKind::Denied && [WRONG_CREDENTIALS, NO_CREDENTIALS].iter().any(|advice| text.ends_with(advice))
+    error.kind() == ErrorKind::Denied && ADVICE_ON_CREDENTIALS.iter().any(|advice| text.ends_with(advice))
 }
 
 /// The public error for an answer that was not Ok: what was being done, what the store said, what to do next.
@@ -41,7 +44,7 @@ pub(crate) fn explain(error: StoreError, doing: &str, place: &str) -> Error {
     let text = chain(&error);
     let code = s3_code(&text);
     let (kind, advice) = judge(&error, code, &text);
-    let said = reason(&text, code);
+    let said = reason(&text);
     Error::new(kind, format!("{doing} in {place} failed: {said}; {advice}")).with_source(error)
 }
 
@@ -55,8 +58,11 @@ fn judge(error: &StoreError, code: Option<&str>, text: &str) -> (ErrorKind, &'st
         Some("InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken") => {
             return (Denied, WRONG_CREDENTIALS);
         }
+        Some("AuthenticationFailed" | "AuthorizationFailure") => {
+            return (Denied, WRONG_AZURE_CREDENTIALS);
+        }
         // A listing or a bulk delete that is not allowed has no variant of its own.
-        Some("AccessDenied" | "AuthorizationPermissionMismatch")
+        Some("AccessDenied" | "AuthorizationPermissionMismatch" | "403")
             if !matches!(error, StoreError::PermissionDenied { .. }) =>
         {
             return (Denied, "grant the missing permission or use other credentials");
@@ -126,14 +132,20 @@ fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 }
 
 fn s3_code(text: &str) -> Option<&str> {
-    // For one name of a bulk delete the client has no document to show, and says it in words.
-    let in_words = || Some(text.split_once("(code: ")?.1.split_once(')')?.0);
-    element(text, "Code").or_else(in_words)
+    element(text, "Code").or_else(|| code_of_one_name(text))
+}
+
+/// A bulk delete is answered name by name, and the client has read that already: by S3's code, or Azure's status.
+fn code_of_one_name(text: &str) -> Option<&str> {
+    let (_, code) = text.rsplit_once("(code: ")?;
+    code.split_once(')').map(|(code, _)| code)
 }
 
 /// The store's own words where it gave any, else the error's.
-fn reason(text: &str, code: Option<&str>) -> String {
-    match (code, element(text, "Message")) {
+fn reason(text: &str) -> String {
+    // Azure goes on for some lines, with ids for its support.
+    let message = element(text, "Message").and_then(|message| message.lines().next());
+    match (element(text, "Code"), message) {
         (Some(code), Some(message)) if !message.is_empty() => format!("{code}: {message}"),
         (Some(code), _) => code.to_owned(),
         (None, _) => text.trim_end_matches('.').to_owned(),
@@ -168,12 +180,22 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_a_bulk_delete_that_is_denied_is_denied() {
-        let words = "DeleteObjects request failed for key a: Access Denied (code: AccessDenied)";
-        let error = StoreError::Generic { store: "S3", source: words.into() };
-        let error = explain(error, "deleting a", "s3://b");
+    fn a_delete_that_is_denied_name_by_name_is_a_matter_of_permission() {
+        for said in
+            ["DeleteObjects request failed for key a: Access Denied. (code: AccessDenied)", "Bulk delete (code: 403)"]
+        {
+            let error = StoreError::Generic { store: "S3", source: said.into() };
+            let error = explain(error, "deleting a", "s3://b");
+            assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+            assert!(error.to_string().contains(said) && error.to_string().contains("permission"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_key_of_azure_is_a_matter_of_credentials() {
+        let error = explain(denied("<Error><Code>AuthenticationFailed</Code></Error>"), "reading a", "az://b");
         assert_eq!(error.kind(), ErrorKind::Denied);
-        assert!(error.to_string().contains("AccessDenied; grant the missing permission"), "{error}");
+        assert!(error.to_string().contains("AZURE_STORAGE_ACCOUNT_KEY"), "{error}");
     }
 
     #[test]

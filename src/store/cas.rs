@@ -16,7 +16,11 @@
 //! landed and been replaced since. What that means is judged above, by the lease id.
 
 use super::{Backend, Fetched, Name, Version};
-use crate::{Error, ErrorKind, Result, WriteId, clock::Timestamp};
+use crate::{
+    Error, ErrorKind, Result, WriteId,
+    clock::Timestamp,
+    planted::{Planted, planted},
+};
 use bytes::Bytes;
 use object_store::PutMode;
 use std::{fmt::Debug, sync::Arc, time::Duration};
@@ -130,7 +134,11 @@ impl<S: Slot, T: Clone> Cas<S, T> {
                 "{name} has no revision left: no write of ours led there"
             )));
         };
-        let stamp = Stamp { write_id: WriteId::random(&*self.backend.generator), revision };
+        let write_id = match planted(Planted::WriteIdReused) {
+            true => WriteId::from([7; 16]),
+            false => WriteId::random(&*self.backend.generator),
+        };
+        let stamp = Stamp { write_id, revision };
         let record = build(self.base(), stamp);
         let body = match self.slot.encode(&record) {
             Ok(body) => body,
@@ -175,11 +183,12 @@ impl<S: Slot, T: Clone> Cas<S, T> {
             // update of a missing object cannot land.
             return if self.base.is_none() { Outcome::Unknown(doubt) } else { Outcome::Lost(None) };
         };
-        if let Some((_, ticket)) = self.tried.iter().rev().find(|(id, _)| seen.record.carries(*id)) {
+        let landed = self.tried.iter().rev().find(|(id, _)| seen.record.carries(*id));
+        if let Some((_, ticket)) = landed.filter(|_| !planted(Planted::NoReadBack)) {
             return Outcome::Won(seen, ticket.clone());
         }
         match &mut self.base {
-            Some(base) if seen.record.write_id() == base.record.write_id() => {
+            Some(base) if seen.record.write_id() == base.record.write_id() && !planted(Planted::BaseTakenAsLost) => {
                 // The same record under another version (a copied or restored object): the next attempt must name it.
                 base.version = seen.version;
                 Outcome::Unknown(doubt)
@@ -199,7 +208,16 @@ impl<S: Slot, T: Clone> Cas<S, T> {
 }
 
 /// Reads a record, with the version that a write on it must name.
+///
+/// One that cannot be read is read once more: it may have been damaged on its way here.
 pub(crate) async fn read<S: Slot>(backend: &Backend, slot: &S) -> Result<Option<Seen<S::Record>>> {
+    match read_once(backend, slot).await {
+        Err(error) if error.kind() == ErrorKind::Corrupt => read_once(backend, slot).await,
+        read => read,
+    }
+}
+
+async fn read_once<S: Slot>(backend: &Backend, slot: &S) -> Result<Option<Seen<S::Record>>> {
     let Some(Fetched { body, version, modified }) = backend.get(&slot.name()).await? else {
         return Ok(None);
     };

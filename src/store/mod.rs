@@ -19,6 +19,7 @@ mod open;
 mod page;
 mod probe;
 mod repairs;
+pub(crate) mod seal;
 mod url;
 
 pub use agreement::{Agreement, AgreementChange, StoreInfo};

@@ -5,15 +5,23 @@ use super::{
     pace::Pace,
 };
 use crate::{
-    Bucket, Error, Namespace, Result,
+    Bucket, Error, ErrorKind, Namespace, Result,
     clock::{Moment, Timestamp},
     generator::GeneratorExt,
     index,
+    planted::{Planted, planted},
     stats::Counters,
     store::{Agreement, AnswerKind, Backend, Name},
 };
 use async_trait::async_trait;
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -152,6 +160,8 @@ pub(crate) struct Sweeper {
     pub(super) activity: Arc<Activity>,
     counters: Arc<Counters>,
     pub(super) state: Mutex<State>,
+    /// Somebody has been told: once is enough.
+    said_that_deleting_is_denied: AtomicBool,
     pub(super) history: History,
 }
 
@@ -167,6 +177,7 @@ impl Sweeper {
     ) -> Arc<Self> {
         let pace = Pace::new(Arc::clone(&backend.clock), settings.op_delay);
         let state = Mutex::new(State { pass: None, pace });
+        let said_that_deleting_is_denied = AtomicBool::new(false);
         Arc::new(Self {
             backend,
             agreement,
@@ -176,6 +187,7 @@ impl Sweeper {
             activity,
             counters,
             state,
+            said_that_deleting_is_denied,
             history: History::default(),
         })
     }
@@ -267,7 +279,10 @@ impl Sweeper {
                 self.backend.page(&stop.shelf.folder, stop.cursor.as_ref(), self.settings.page_size.min(left)).await?;
             let mut judged = Judged::default();
             let walked = self.walk_page(stop, &page.names, pace, limits, report, &mut judged).await;
-            self.delete(judged, limits.dry_run, report).await;
+            let stopped = matches!(walked, Walked::Stopped(_));
+            if !(stopped && planted(Planted::JudgedDropped)) {
+                self.delete(judged, limits.dry_run, report).await;
+            }
             match walked {
                 Walked::Stopped(stopped_by) => return Ok(stopped_by),
                 Walked::AllOfIt if page.more => pass.next = at + 1,
@@ -387,7 +402,9 @@ impl Sweeper {
             let deleted = self.backend.delete(&objects).await;
             report.markers_deleted += deleted.gone.len() as u64;
             self.note(deleted.error, report);
-            let confirmed = over.into_iter().filter(|(object, _)| deleted.gone.contains(object));
+            let confirmed = over
+                .into_iter()
+                .filter(|(object, _)| deleted.gone.contains(object) || planted(Planted::EntryBeforeMarker));
             entries.extend(confirmed.map(|(_, entry)| entry));
         }
         if !entries.is_empty() {
@@ -399,7 +416,11 @@ impl Sweeper {
 
     fn note(&self, error: Option<Error>, report: &mut Report) {
         if let Some(error) = error {
-            tracing::warn!(%error, "not everything could be deleted: the next pass will try again");
+            if error.kind() != ErrorKind::Denied {
+                tracing::warn!(%error, "not everything could be deleted: the next pass will try again");
+            } else if !self.said_that_deleting_is_denied.swap(true, Relaxed) {
+                tracing::warn!(%error, "the sweeper may not delete, so index entries stay; leases are right without it");
+            }
             report.failures += 1;
             report.last_error = Some(error.to_string());
         }
@@ -407,7 +428,10 @@ impl Sweeper {
 
     /// Over for long enough, by this machine's clock and by the store's.
     fn is_due(&self, bucket: Bucket) -> bool {
-        let due = bucket.end().plus(self.settings.hour_grace);
+        let due = match planted(Planted::CurrentHourSwept) {
+            true => bucket.start(),
+            false => bucket.end().plus(self.settings.hour_grace),
+        };
         self.backend.clock.wall() >= due && self.backend.store_time().is_some_and(|store| store >= due)
     }
 

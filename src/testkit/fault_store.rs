@@ -159,6 +159,10 @@ impl FaultStore {
         let refused = |answer| refusal(answer, name.as_ref(), Some(&mode));
         match self.0.faults.next(Op::Put, name.as_ref()) {
             Some(Fault::Refuse(answer)) => Err(refused(answer).await),
+            Some(Fault::Truncate) => {
+                let _ = self.apply(put);
+                Err(refused(Answer::Drop).await)
+            }
             Some(Fault::Lose(answer)) => {
                 // Whether its condition held is what the client does not hear.
                 let _ = self.apply(put);
@@ -176,6 +180,11 @@ impl FaultStore {
                 self.0.clock.sleep(delay).await;
                 self.apply(put)
             }
+            Some(Fault::Slow(delay)) => {
+                let applied = self.apply(put);
+                self.0.clock.sleep(delay).await;
+                applied
+            }
             Some(Fault::Shuffle | Fault::Gap | Fault::Stale | Fault::Corrupt) | None => self.apply(put),
         }
     }
@@ -190,6 +199,10 @@ impl FaultStore {
         let names = locations.iter().map(Path::as_ref).collect::<Vec<_>>().join("\n");
         match self.0.faults.next(Op::Delete, &names) {
             Some(Fault::Refuse(answer)) => return Err(refusal(answer, &names, None).await),
+            Some(Fault::Truncate) => {
+                erase(&self, &locations);
+                return Err(refusal(Answer::Drop, &names, None).await);
+            }
             Some(Fault::Lose(answer)) => {
                 erase(&self, &locations);
                 return Err(refusal(answer, &names, None).await);
@@ -200,6 +213,11 @@ impl FaultStore {
             }
             Some(Fault::Duplicate) => erase(&self, &locations),
             Some(Fault::Delay(delay)) => self.0.clock.sleep(delay).await,
+            Some(Fault::Slow(delay)) => {
+                erase(&self, &locations);
+                self.0.clock.sleep(delay).await;
+                return Ok(locations);
+            }
             Some(Fault::Shuffle | Fault::Gap | Fault::Stale | Fault::Corrupt) | None => {}
         }
         erase(&self, &locations);
@@ -208,16 +226,20 @@ impl FaultStore {
 
     /// The object, and whether what is read of it arrives corrupt.
     async fn read(&self, location: &Path) -> Result<(Object, bool)> {
-        let mut corrupt = false;
-        match self.0.faults.next(Op::Get, location.as_ref()) {
+        let fault = self.0.faults.next(Op::Get, location.as_ref());
+        match fault {
             Some(Fault::Refuse(answer) | Fault::Lose(answer) | Fault::Late(_, answer)) => {
                 return Err(refusal(answer, location.as_ref(), None).await);
             }
+            Some(Fault::Truncate) => return Err(refusal(Answer::Drop, location.as_ref(), None).await),
             Some(Fault::Delay(delay)) => self.0.clock.sleep(delay).await,
-            Some(Fault::Corrupt) => corrupt = true,
-            Some(Fault::Duplicate | Fault::Shuffle | Fault::Gap | Fault::Stale) | None => {}
+            _ => {}
         }
-        Ok((self.find(location)?, corrupt))
+        let found = self.find(location);
+        if let Some(Fault::Slow(delay)) = fault {
+            self.0.clock.sleep(delay).await;
+        }
+        Ok((found?, fault == Some(Fault::Corrupt)))
     }
 
     fn find(&self, location: &Path) -> Result<Object> {
@@ -237,6 +259,7 @@ impl FaultStore {
             Some(Fault::Refuse(answer) | Fault::Lose(answer) | Fault::Late(_, answer)) => {
                 return Err(refusal(answer, prefix.as_ref(), None).await);
             }
+            Some(Fault::Truncate) => return Err(refusal(Answer::Drop, prefix.as_ref(), None).await),
             Some(Fault::Delay(delay)) => self.0.clock.sleep(delay).await,
             _ => {}
         }
@@ -250,6 +273,7 @@ impl FaultStore {
         };
         let next = page.last().filter(|_| page.len() == limit).map(|last| last.location.clone());
         match fault {
+            Some(Fault::Slow(delay)) => self.0.clock.sleep(delay).await,
             Some(Fault::Shuffle) => self.shuffle(&mut page),
             Some(Fault::Gap) => self.tear(&mut page),
             _ => {}

@@ -8,6 +8,7 @@
 //! - [`FlawedStore`]: makes a store of which one promise cannot be trusted ([`Flaw`]), for tests of the probe.
 //! - [`LocalDirectory`]: the embedded store by itself.
 //! - [`S3Server`]: an S3 server in this process, for what only real HTTP through a real client shows.
+//! - [`Proxy`]: a network that goes wrong, between a client and a real server.
 
 mod clock;
 mod conformance;
@@ -16,6 +17,7 @@ mod fault_store;
 mod flawed;
 mod generator;
 mod objects;
+mod proxy;
 mod register;
 mod s3;
 
@@ -26,7 +28,9 @@ pub use fault_store::FaultStore;
 pub use flawed::FlawedStore;
 pub use generator::SeededGenerator;
 pub use objects::{Applied, Observer};
+pub use proxy::Proxy;
 pub use register::{Reading, Register, Swap, Verdict};
 pub use s3::{Request, S3Server};
 
+pub use crate::planted::Planted;
 pub use crate::store::local::{LocalDirectory, LocalError};

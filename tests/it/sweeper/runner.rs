@@ -363,6 +363,23 @@ async fn where_no_listing_is_allowed_it_says_so_once_and_rests_while_leases_work
 }
 
 #[tokio::test]
+async fn where_no_deleting_is_allowed_it_says_so_once_and_what_was_judged_waits() {
+    let said = Said::default();
+    let _guard = tracing::subscriber::set_default(said.clone());
+    let (world, store) = with_entries(5, |_| {}).await;
+    world.objects.faults().script(Rule::always(Op::Delete, Fault::Refuse(Answer::Status(403))));
+    let _sweeper = store.start_sweeper();
+    settle().await;
+    pass(&world, 6 * 60 * MINUTE, 10 * SECOND).await;
+    assert!(store.stats().sweep_failures > 1, "it has tried again");
+    assert_eq!(said.count("may not delete"), 1);
+    assert_eq!(said.count("could be deleted"), 0);
+    world.objects.faults().clear();
+    pass(&world, 2 * 60 * MINUTE, 10 * SECOND).await;
+    assert_eq!(store.stats().entries_deleted, 5);
+}
+
+#[tokio::test]
 async fn in_a_cluster_with_one_sweeper_only_one_sweeps_at_a_time() {
     let alone = |sweep: &mut SweepSettings| sweep.cluster_singleton = true;
     let (world, one) = with_entries(100, alone).await;

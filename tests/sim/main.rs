@@ -1,0 +1,198 @@
+//! The real library in a simulated world: see `docs/TESTING.md`.
+//!
+//! `LEASEHOLD_SIM` replays one run with its trace: a seed, and what was left of it after it was made smaller, as a
+//! failure prints it. `LEASEHOLD_SIM_SEEDS` says how many seeds are run.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "these are tests")]
+#![allow(missing_docs, unreachable_pub, reason = "nobody uses this but the tests in it")]
+
+mod auditor;
+mod client;
+mod node;
+mod plan;
+mod register;
+mod run;
+mod wire;
+mod world;
+
+use leasehold::testkit::Planted;
+use plan::Plan;
+use run::{Ran, run};
+use std::{collections::BTreeMap, env, ops::Range, sync::Mutex, thread};
+
+/// So many seeds must be enough to find any planted bug.
+const ENOUGH: u64 = 2000;
+
+/// What all runs came to.
+#[derive(Default)]
+struct Sum {
+    operations: Vec<u64>,
+    grants: Vec<u64>,
+    stalls: u64,
+    faults: BTreeMap<&'static str, u64>,
+    events: BTreeMap<&'static str, u64>,
+    failed: Vec<(u64, Vec<String>)>,
+}
+
+impl Sum {
+    fn add(&mut self, seed: u64, ran: Ran) {
+        self.operations.push(ran.operations);
+        self.grants.push(ran.grants);
+        self.stalls += ran.stalls;
+        ran.faults.into_iter().for_each(|(kind, count)| *self.faults.entry(kind).or_default() += count);
+        ran.events.into_iter().for_each(|(kind, count)| *self.events.entry(kind).or_default() += count);
+        if !ran.violations.is_empty() {
+            self.failed.push((seed, ran.violations));
+        }
+    }
+}
+
+fn median(numbers: &mut [u64]) -> u64 {
+    numbers.sort_unstable();
+    numbers.get(numbers.len() / 2).copied().unwrap_or(0)
+}
+
+fn processors() -> usize {
+    thread::available_parallelism().map_or(2, usize::from)
+}
+
+/// Runs many seeds, on as many threads as there are processors.
+fn simulate(seeds: Range<u64>) -> Sum {
+    let threads = processors() as u64;
+    let sum = Mutex::new(Sum::default());
+    thread::scope(|scope| {
+        for thread in 0..threads {
+            let (sum, seeds) = (&sum, seeds.clone());
+            scope.spawn(move || {
+                for seed in seeds.filter(|seed| seed % threads == thread) {
+                    let ran = run(&Plan::new(seed), false);
+                    sum.lock().unwrap().add(seed, ran);
+                }
+            });
+        }
+    });
+    sum.into_inner().unwrap()
+}
+
+/// Leaves out of a failing plan whatever it does not need in order to fail in the same way.
+fn shrink(plan: &Plan, kind: &str) -> Plan {
+    let mut smallest = plan.clone();
+    let fails = |plan: &Plan| run(plan, false).violations.first().is_some_and(|what| kind_of(what) == kind);
+    while let Some(smaller) = smallest.smaller().into_iter().find(fails) {
+        smallest = smaller;
+    }
+    smallest
+}
+
+/// What a violation is about, without its names and numbers.
+fn kind_of(violation: &str) -> String {
+    let words = violation.split([':', ',', '(']).take(2).collect::<String>();
+    words.split_whitespace().filter(|word| word.chars().all(|c| c.is_ascii_alphabetic())).take(8).collect()
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+#[test]
+fn no_promise_is_broken() {
+    if let Ok(text) = env::var("LEASEHOLD_SIM") {
+        let plan: Plan = text.parse().unwrap();
+        let ran = run(&plan, true);
+        println!("{}", ran.lines.join("\n"));
+        println!("trace {:016x}, {} operations, {} grants", ran.hash, ran.operations, ran.grants);
+        assert!(ran.violations.is_empty(), "{:#?}", ran.violations);
+        return;
+    }
+    let seeds = number("LEASEHOLD_SIM_SEEDS", 200);
+    let from = number("LEASEHOLD_SIM_FROM", 0);
+    let mut sum = simulate(from..from + seeds);
+    let total: u64 = sum.operations.iter().sum();
+    let faulted: u64 = sum.faults.values().sum();
+    println!("{seeds} seeds, {total} operations, {} grants, {} stalls", sum.grants.iter().sum::<u64>(), sum.stalls);
+    println!("median of a seed: {} operations, {} grants", median(&mut sum.operations), median(&mut sum.grants));
+    println!("faults: {faulted} ({:.1} % of operations): {:?}", faulted as f64 * 100. / total as f64, sum.faults);
+    println!("events: {:?}", sum.events);
+    println!("violations: {}", sum.failed.len());
+    sum.failed.sort();
+    for (seed, violations) in sum.failed.iter().take(5) {
+        let what = violations.first().unwrap();
+        println!("LEASEHOLD_SIM='{}': {what}", shrink(&Plan::new(*seed), &kind_of(what)));
+    }
+    assert!(sum.failed.is_empty());
+}
+
+/// The first seed that finds a planted bug, and what it says.
+fn first_find(bug: Planted, seeds: Range<u64>) -> Option<(u64, String)> {
+    Planted::plant(Some(bug));
+    let mut runs = seeds.map(|seed| (seed, run(&Plan::new(seed), false).violations.into_iter().next()));
+    let found = runs.find_map(|(seed, violation)| Some((seed, violation?)));
+    Planted::plant(None);
+    found
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    let bugs = Mutex::new(Planted::ALL.to_vec());
+    let finds = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..processors() {
+            scope.spawn(|| {
+                while let Some(bug) = { bugs.lock().unwrap().pop() } {
+                    let found = first_find(bug, 0..ENOUGH);
+                    finds.lock().unwrap().push((bug, found));
+                }
+            });
+        }
+    });
+    let mut finds = finds.into_inner().unwrap();
+    finds.sort();
+    for (bug, found) in &finds {
+        let (seeds, says) = found.clone().map_or((ENOUGH, "not found".to_owned()), |(seed, says)| (seed + 1, says));
+        println!("| {bug:?} | {seeds} | {} |", says.chars().take(100).collect::<String>());
+    }
+    let missed: Vec<_> = finds.iter().filter(|(_, found)| found.is_none()).map(|(bug, _)| bug).collect();
+    assert!(missed.is_empty(), "not found within {ENOUGH} seeds: {missed:?}");
+}
+
+/// Seeds that found a bug once; `docs/TESTING.md` says which.
+const REGRESSIONS: [u64; 12] = [55, 59, 110, 116, 444, 777, 1964, 2703, 2715, 7935, 8253, 10_159];
+
+#[test]
+fn what_was_mended_stays_mended() {
+    for seed in REGRESSIONS {
+        assert_eq!(run(&Plan::new(seed), false).violations, Vec::<String>::new(), "LEASEHOLD_SIM={seed}");
+    }
+}
+
+#[test]
+fn the_same_seed_runs_the_same_way() {
+    for seed in 0..50 {
+        let plan = Plan::new(seed);
+        let (once, again) = (run(&plan, false), run(&plan, true));
+        assert_eq!((once.hash, once.operations, once.grants), (again.hash, again.operations, again.grants), "{seed}");
+    }
+}
+
+#[test]
+fn a_plan_is_replayed_from_what_it_prints() {
+    for text in ["7", "7 nodes=1 clients=3 -crash -late", "12 keys=1 stretches=1 -wild"] {
+        let plan: Plan = text.parse().unwrap();
+        assert_eq!(plan.to_string().parse::<Plan>().unwrap(), plan);
+    }
+    assert!("7 -everything".parse::<Plan>().is_err());
+    assert!("nodes=2".parse::<Plan>().is_err());
+}
+
+/// A failure is made smaller, and is still the same failure.
+#[test]
+fn a_failing_seed_shrinks() {
+    Planted::plant(Some(Planted::FreedByDelete));
+    let plan = Plan::new(0);
+    let kind = kind_of(&run(&plan, false).violations[0]);
+    let small = shrink(&plan, &kind);
+    let again = run(&small, false).violations;
+    Planted::plant(None);
+    assert_eq!(kind_of(&again[0]), kind);
+    assert!(small.off.len() > 15 && small.stretches == 1, "{small}");
+}

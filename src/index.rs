@@ -26,6 +26,11 @@ pub(crate) fn lease_entry_body(key: &Key, expires: Timestamp) -> Bytes {
     serde_json::to_vec(&entry).unwrap_or_default().into()
 }
 
+/// The key that an entry says it is of.
+pub(crate) fn key_in_entry(body: &[u8]) -> Option<Key> {
+    serde_json::from_slice::<Entry>(body).ok().map(|entry| entry.key)
+}
+
 /// Where the entries of a namespace's leases are filed.
 pub(crate) fn lease_folder(namespace: &str) -> String {
     format!("{namespace}/.lease-index/")

@@ -51,6 +51,7 @@
 //! - [`lease`]: acquire, wait, renew, release, guards.
 //! - [`decision`]: commit or abort, decided once.
 //! - [`sweep`]: the idle sweeper.
+//! - [`fsck`]: looking for damage, and repairing it.
 //! - [`clock`] and [`Generator`]: time and randomness, which tests bring with them.
 //! - `testkit` (feature): conformance suite, fault store, S3 server, a clock that is moved by hand.
 //!
@@ -65,6 +66,7 @@ pub mod clock;
 pub mod decision;
 mod error;
 mod fence;
+pub mod fsck;
 mod generator;
 mod id;
 mod index;

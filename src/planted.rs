@@ -34,11 +34,12 @@ pub enum Planted {
     UndecidedByOneClock,
     VoidMarkerLeft,
     ChecksumIgnored,
+    LeaseIdReused,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::NoReadBack,
         Self::BaseTakenAsLost,
         Self::WriteIdReused,
@@ -67,6 +68,7 @@ impl Planted {
         Self::UndecidedByOneClock,
         Self::VoidMarkerLeft,
         Self::ChecksumIgnored,
+        Self::LeaseIdReused,
     ];
 
     /// From now on this thread has this bug, or none.

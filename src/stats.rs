@@ -35,6 +35,11 @@ macro_rules! counters {
             }
         }
 
+        /// A counter that is not there until something has happened hides the first time that it does.
+        fn begin_counters() {
+            $(counter!($name $(, $label => $value)?).increment(0);)*
+        }
+
         fn describe_counters() {
             $(describe_counter!($name, Unit::Count, $help);)*
         }
@@ -119,6 +124,7 @@ impl Counters {
                 "The beginning of the oldest hour that the last run saw entries of"
             );
         });
+        begin_counters();
         Self::default()
     }
 

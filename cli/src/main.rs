@@ -1,66 +1,143 @@
 //! The `leasehold` program.
 
-use clap::{Parser, Subcommand};
-use leasehold::{Error, ErrorKind, Store, store::Probing};
-use std::process::ExitCode;
+mod bench;
+mod config;
+mod doctor;
+mod duration;
+mod exit;
+mod fsck;
+mod lease;
+mod lock;
+mod output;
+mod remote;
+mod serve;
+mod shell;
+mod signals;
+mod store;
+mod sweep;
+mod target;
+mod txn;
+mod view;
+mod wire;
 
-/// Leases on nothing but an object store.
+use clap::{CommandFactory, Parser, Subcommand};
+use config::{Config, Global};
+use exit::{Failure, Outcome};
+use std::process::ExitCode;
+use tracing_subscriber::filter::LevelFilter;
+
+/// Leases on nothing but an object store: locks, leader election and decisions for people and scripts.
 #[derive(Debug, Parser)]
-#[command(version, arg_required_else_help = true)]
+#[command(name = "leasehold", version, arg_required_else_help = true, after_help = exit::HELP)]
 struct Cli {
+    #[command(flatten)]
+    global: Global,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Find out whether a store is safe for leases: reach it, race conditional writes on it, compare its clock
-    Doctor {
-        /// s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, file:///absolute/folder or memory://
-        #[arg(long, env = "LEASEHOLD_STORE", value_name = "URL")]
-        store: String,
-    },
+    /// Run a command while holding a key
+    Lock(lock::Lock),
+    /// Run a command for as long as this candidate leads, and stand again after a loss
+    Elect(lock::Elect),
+    /// Get a lease on a key
+    Acquire(lease::Acquire),
+    /// Make a lease last longer
+    Renew(lease::Renew),
+    /// Give a lease back, or take one away
+    Release(lease::Release),
+    /// Show who holds a key
+    Get(lease::Get),
+    /// Show who holds a key, and every change
+    Watch(lease::Watch),
+    /// Show all keys
+    List(lease::List),
+    /// Decide transactions: commit or abort, once and for all
+    #[command(subcommand)]
+    Txn(txn::Command),
+    /// Tidy what has ended, now
+    Sweep(sweep::Sweep),
+    /// Find out whether a store is safe for leases, what is missing, and what to do
+    Doctor(doctor::Doctor),
+    /// Find out what is damaged in a store, and repair it
+    Fsck(fsck::Fsck),
+    /// What all processes on a store have agreed on
+    #[command(subcommand)]
+    Store(store::Command),
+    /// Run the lock service: HTTP and JSON for those who don't write Rust, and a page for people
+    Serve(serve::Serve),
+    /// Find out how fast a store is, and what that costs
+    Bench(bench::Bench),
+    /// How this program is configured
+    #[command(subcommand)]
+    Config(config::Command),
+    /// Print a script that completes commands in your shell
+    Completions(shell::Completions),
+    /// Print the manual page
+    Man,
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    let Command::Doctor { store } = Cli::parse().command;
-    match doctor(&store).await {
-        Ok(report) => print(&report),
-        Err(error) => fail(&error),
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log(&cli.global);
+    output::be_quiet(cli.global.quiet);
+    exit::end(run(cli))
+}
+
+fn run(cli: Cli) -> Outcome {
+    match &cli.command {
+        Command::Completions(completions) => return completions.run(Cli::command()),
+        Command::Man => return shell::man(Cli::command()),
+        _ => {}
+    }
+    let config = Config::load(&cli.global)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::failed(format!("no threads can be started: {error}")))?;
+    let outcome = runtime.block_on(dispatch(&cli.command, &config));
+    // What was left behind (a release that nobody waits for) has a moment to end.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    outcome
+}
+
+async fn dispatch(command: &Command, config: &Config) -> Outcome {
+    match command {
+        Command::Lock(lock) => lock.run(config).await,
+        Command::Elect(elect) => elect.run(config).await,
+        Command::Acquire(acquire) => acquire.run(config).await,
+        Command::Renew(renew) => renew.run(config).await,
+        Command::Release(release) => release.run(config).await,
+        Command::Get(get) => get.run(config).await,
+        Command::Watch(watch) => watch.run(config).await,
+        Command::List(list) => list.run(config).await,
+        Command::Txn(txn) => txn.run(config).await,
+        Command::Sweep(sweep) => sweep.run(config).await,
+        Command::Serve(serve) => serve.run(config).await,
+        Command::Doctor(doctor) => doctor.run(config).await,
+        Command::Fsck(fsck) => fsck.run(config).await,
+        Command::Store(store) => store.run(config).await,
+        Command::Bench(bench) => bench.run(config).await,
+        Command::Config(config::Command::Show) => config.show(),
+        Command::Completions(_) | Command::Man => Ok(0),
     }
 }
 
-async fn doctor(url: &str) -> Result<String, Error> {
-    let store = Store::builder().url(url).probing(Probing::Always).open().await?;
-    let agreed = store.agreement();
-    let skew = store.skew().map_or("not known".to_owned(), |skew| format!("{} ms", skew.as_millis()));
-    let verdict = match store.trusts_clock() {
-        true => "safe for leases",
-        false => "safe for leases, but nothing is granted here until this machine's clock is mended",
+/// What the library has to say goes to stderr, like everything that is not data.
+fn log(global: &Global) {
+    use std::io::IsTerminal;
+    let level = match (global.quiet, global.verbose) {
+        (true, _) => LevelFilter::ERROR,
+        (false, 0) => LevelFilter::WARN,
+        (false, 1) => LevelFilter::INFO,
+        (false, _) => LevelFilter::DEBUG,
     };
-    Ok(format!(
-        "store      {store}\n\
-         verdict    {verdict}\n\
-         skew       {skew} against the store's clock, {} ms allowed between machines\n\
-         requests   {} made to find out",
-        agreed.max_clock_skew.as_millis(),
-        store.requests().total(),
-    ))
-}
-
-#[expect(clippy::print_stdout, reason = "data goes to stdout")]
-fn print(report: &str) -> ExitCode {
-    println!("{report}");
-    ExitCode::SUCCESS
-}
-
-#[expect(clippy::print_stderr, reason = "everything else goes to stderr")]
-fn fail(error: &Error) -> ExitCode {
-    eprintln!("error: {error}");
-    ExitCode::from(match error.kind() {
-        ErrorKind::Invalid => 2,
-        ErrorKind::Unavailable | ErrorKind::Unknown => 5,
-        _ => 1,
-    })
+    let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && std::io::stderr().is_terminal();
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .with_ansi(colour)
+        .with_target(false)
+        .without_time()
+        .init();
 }

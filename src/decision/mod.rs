@@ -9,10 +9,12 @@
 //! made. Later the answer is [`Forgotten`](Answer::Forgotten), which **does not mean aborted**: a participant that was away
 //! for that long must stop and ask somebody who knows.
 
+mod check;
 mod marker;
 mod sweep;
 mod txn;
 
+pub(crate) use check::DecisionCheck;
 pub(crate) use marker::{Ages, MarkerSlot};
 pub(crate) use sweep::DecisionSweep;
 pub use txn::TxnId;

@@ -21,6 +21,7 @@ use crate::{
 };
 use std::{sync::Arc, time::Duration};
 use tokio::sync::OwnedMutexGuard;
+use tokio_util::task::TaskTracker;
 
 /// How often a write is tried again because somebody else's came first, before we say that there is too much of that.
 const MAX_CONFLICTS: u32 = 32;
@@ -72,6 +73,8 @@ pub(crate) struct Engine {
     pub(super) cells: Cells,
     pub(super) activity: Arc<Activity>,
     pub(super) runtime: tokio::runtime::Handle,
+    /// What dropped operations have left behind.
+    pub(crate) leftovers: TaskTracker,
     pub(super) keeper: Keeper,
 }
 
@@ -87,6 +90,7 @@ impl Engine {
             cells: Cells::new(settings.cached_keys),
             keeper: Keeper::default(),
             runtime: tokio::runtime::Handle::current(),
+            leftovers: TaskTracker::new(),
             backend,
             agreement,
             settings,

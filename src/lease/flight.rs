@@ -8,7 +8,7 @@ use super::{
     wait::Waiter,
 };
 use crate::{
-    Error, ErrorKind, LeaseId, Ttl,
+    ErrorKind, LeaseId, Ttl,
     store::{
         LONGEST_WRITE,
         cas::{Cas, Outcome, Stamp},
@@ -123,14 +123,9 @@ impl Drop for Flight {
         let (Some(core), Some(cas)) = (self.core.take(), self.cas.take()) else { return };
         let intent = std::mem::replace(&mut self.intent, Intent::Nothing);
         let (engine, cell) = (Arc::clone(&self.engine), Arc::clone(&self.cell));
-        let runtime = engine.runtime.clone();
-        runtime.spawn(engine.find_out(cell, core, cas, intent));
+        let (leftovers, runtime) = (engine.leftovers.clone(), engine.runtime.clone());
+        leftovers.spawn_on(engine.find_out(cell, core, cas, intent), &runtime);
     }
-}
-
-/// Whether another look may tell more. What cannot be read may have been damaged on its way here.
-fn may_mend(error: &Error) -> bool {
-    error.kind() == ErrorKind::Corrupt || error.is_retryable() && error.kind() != ErrorKind::Regressed
 }
 
 impl Engine {
@@ -158,7 +153,9 @@ impl Engine {
                     break learnt.is_ok().then_some(now);
                 }
                 // This was the second look: if the store still has something older, it was set back, and the write with it.
-                Outcome::Unknown(error) if now.moment >= give_up || !may_mend(&error) => {
+                Outcome::Unknown(error)
+                    if now.moment >= give_up || !error.is_retryable() || error.kind() == ErrorKind::Regressed =>
+                {
                     tracing::warn!(key = %cell.slot.key, %error, "the fate of a write was not found out: its lease, if there is one, will expire");
                     core.forget();
                     break None;

@@ -5,11 +5,14 @@
 //! and what the lease protects must refuse a fence that is lower than one that it has seen.
 
 mod cell;
+mod check;
 mod election;
 mod engine;
+mod filed;
 mod flight;
 mod guard;
 mod keeper;
+mod mend;
 pub(crate) mod record;
 mod release;
 mod sweep;
@@ -18,9 +21,12 @@ mod wait;
 mod watch;
 mod wire;
 
+pub(crate) use check::LeaseCheck;
 pub use election::{Campaign, Election, Leadership};
 pub(crate) use engine::Engine;
+pub use filed::{Filed, FiledKeys};
 pub use guard::Guard;
+pub use mend::Forced;
 pub(crate) use sweep::{LeaseSweep, LeaseTurn};
 pub use types::{Acquired, Grant, Held, Holder, Loss, Renewed, Request, Status};
 
@@ -64,7 +70,7 @@ pub struct Listing {
     pub next: Option<Cursor>,
 }
 
-/// A place in a listing.
+/// A place in a listing. Its text can be handed around; [`Leases::cursor`] reads it.
 #[derive(Debug, Clone)]
 pub struct Cursor(Name);
 

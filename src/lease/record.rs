@@ -15,7 +15,7 @@ use prost::Message;
 use std::time::Duration;
 
 /// The format that this version writes. Later ones are shown and never rewritten.
-const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 1;
 
 /// Tag and wire type of the checksum, which is always the last field: five bytes with its value.
 pub(crate) const CHECKSUM_TAG: u8 = 15 << 3 | 5;
@@ -149,7 +149,7 @@ impl Slot for KeySlot {
 
     fn decode(&self, body: Bytes) -> Result<Record> {
         let (key, record) = decode(body).map_err(|error| {
-            let advice = "nothing is granted on it until an operator has moved it away";
+            let advice = "nothing is granted on it until an operator has repaired it: leasehold fsck --repair";
             Error::corrupt(format!("the record {} of {} cannot be read: {error}; {advice}", self.name(), self.key))
         })?;
         if key != self.key {

@@ -118,7 +118,7 @@ impl Engine {
     /// Releases in a task of its own, for whoever cannot wait for it.
     pub(super) fn release_soon(self: &Arc<Self>, cell: &Arc<Cell>, id: LeaseId) {
         let (engine, cell) = (Arc::clone(self), Arc::clone(cell));
-        self.runtime.spawn(async move {
+        let release = async move {
             // For as long as the longest lease could still be there.
             let give_up = engine.now().moment.plus(engine.agreement.max_ttl);
             let mut retries = 0;
@@ -130,6 +130,7 @@ impl Engine {
                 retries += 1;
                 engine.backend.pause(retries).await;
             }
-        });
+        };
+        self.leftovers.spawn_on(release, &self.runtime);
     }
 }

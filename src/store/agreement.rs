@@ -1,14 +1,14 @@
 //! `.leasehold/store.json`: what every process that uses a store must agree on, and when the store was last probed.
 
 use super::{
-    Name,
-    cas::{Record, Slot, Stamp},
+    Backend, Name, Repair,
+    cas::{self, Cas, Outcome, Record, Slot, Stamp},
     seal::{seal, unseal},
 };
 use crate::{Error, Result, Settings, WriteId, clock::Timestamp};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// The format that this version writes; it reads no later one.
 const FORMAT: u32 = 1;
@@ -112,6 +112,95 @@ impl Agreement {
     }
 }
 
+/// What an operator wants to be different. Whatever is left out stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AgreementChange {
+    /// See [`Agreement::max_clock_skew`].
+    pub max_clock_skew: Option<Duration>,
+    /// See [`Agreement::max_txn_age`].
+    pub max_txn_age: Option<Duration>,
+    /// See [`Agreement::margin`].
+    pub margin: Option<Duration>,
+    /// See [`Agreement::marker_retention`].
+    pub marker_retention: Option<Duration>,
+    /// See [`Agreement::max_ttl`].
+    pub max_ttl: Option<Duration>,
+}
+
+impl AgreementChange {
+    /// The agreement with these values, of the next epoch.
+    fn of(&self, old: &Agreement) -> Result<Agreement> {
+        let agreement = Agreement {
+            epoch: old.epoch.checked_add(1).ok_or_else(|| Error::corrupt("the store has no epoch left"))?,
+            max_clock_skew: self.max_clock_skew.unwrap_or(old.max_clock_skew),
+            max_txn_age: self.max_txn_age.unwrap_or(old.max_txn_age),
+            margin: self.margin.unwrap_or(old.margin),
+            marker_retention: self.marker_retention.unwrap_or(old.marker_retention),
+            max_ttl: self.max_ttl.unwrap_or(old.max_ttl),
+        };
+        agreement.validate()?;
+        Ok(agreement)
+    }
+}
+
+/// What is in `store.json`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreInfo {
+    /// The version of its format.
+    pub format: u32,
+    /// How often it was written.
+    pub revision: u64,
+    /// What all processes have agreed on.
+    pub agreement: Agreement,
+    /// When the store was last found to be safe, by its own clock.
+    pub probed_at: Option<Timestamp>,
+    /// By which version of this library.
+    pub probed_by: Option<String>,
+}
+
+/// Changes what is agreed, by a swap on what was read: of two operators who change it at once, one is told.
+pub(super) async fn change(backend: &Arc<Backend>, change: &AgreementChange, by: &str) -> Result<Agreement> {
+    const TRIES: u32 = 5;
+    let gone = || Error::config(format!("there are no settings in {}: open the store first", backend.place));
+    let mut known = cas::read(backend, &StoreSlot).await?.ok_or_else(gone)?;
+    let old = known.record().agreement()?;
+    let new = change.of(&old)?;
+    let what = format!("{:?} instead of {:?}", new.values(), old.values());
+    let at = Repair { what: "settings_changed", namespace: None, key: None, reason: &what, by, aside: None };
+    at.record(backend).await?;
+    for _ in 0..TRIES {
+        let mut cas = Cas::new(Arc::clone(backend), StoreSlot, Some(known));
+        let mut tries = 0;
+        let there = loop {
+            let outcome = cas.attempt((), |base, stamp| match base {
+                Some(base) => base.changed(stamp, &new),
+                None => StoreRecord::new(stamp, &new, None),
+            });
+            match outcome.await {
+                Outcome::Won(..) => {
+                    tracing::warn!(store = %backend.place, epoch = new.epoch, by, "the settings were changed");
+                    return Ok(new);
+                }
+                Outcome::Lost(there) => break there.ok_or_else(gone)?,
+                Outcome::Unknown(error) if error.is_retryable() && tries < TRIES => {
+                    backend.pause(tries).await;
+                    tries += 1;
+                }
+                Outcome::Unknown(error) => return Err(error),
+            }
+        };
+        // Most likely somebody has noted a probe. Another change is another operator's, who must be talked to.
+        if there.record().agreement()? != old {
+            return Err(Error::config(
+                "somebody else has changed the settings at the same time: look at them, and change them again if need be",
+            ));
+        }
+        known = there;
+    }
+    Err(Error::unavailable(format!("the settings in {} change too fast: try again", backend.place)))
+}
+
 /// A probe that the store has passed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Passed {
@@ -169,6 +258,22 @@ impl StoreRecord {
             probe,
             rest: serde_json::Map::new(),
         }
+    }
+
+    /// Other settings, and everything else as it was.
+    fn changed(&self, stamp: Stamp, agreement: &Agreement) -> Self {
+        let new = Self::new(stamp, agreement, self.probe.clone());
+        Self { format: self.format, rest: self.rest.clone(), ..new }
+    }
+
+    pub(crate) fn info(&self) -> Result<StoreInfo> {
+        Ok(StoreInfo {
+            format: self.format,
+            revision: self.revision,
+            agreement: self.agreement()?,
+            probed_at: self.probe.as_ref().map(|probe| Timestamp::from_millis(probe.at_ms)),
+            probed_by: self.probe.as_ref().map(|probe| probe.version.clone()),
+        })
     }
 
     /// The same settings, with a newer probe.

@@ -25,12 +25,26 @@ pub(crate) fn is_throttling(error: &StoreError) -> bool {
     ["SlowDown", "429 ", "503 ", "status 429", "status 503"].iter().any(|words| text.contains(words))
 }
 
+const WRONG_AZURE_CREDENTIALS: &str =
+    "check the credentials (for Azure: AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY)";
+const ADVICE_ON_CREDENTIALS: [&str; 3] = [WRONG_CREDENTIALS, WRONG_AZURE_CREDENTIALS, NO_CREDENTIALS];
+const WRONG_CREDENTIALS: &str =
+    "check the credentials (for S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN)";
+const NO_CREDENTIALS: &str = "no credentials were found: set them in the environment (for S3: AWS_ACCESS_KEY_ID and \
+                              AWS_SECRET_ACCESS_KEY)";
+
+/// Whether the credentials are at fault, and not what they may do.
+pub(crate) fn blames_credentials(error: &Error) -> bool {
+    let text = error.to_string();
+    error.kind() == ErrorKind::Denied && ADVICE_ON_CREDENTIALS.iter().any(|advice| text.ends_with(advice))
+}
+
 /// The public error for an answer that was not Ok: what was being done, what the store said, what to do next.
 pub(crate) fn explain(error: StoreError, doing: &str, place: &str) -> Error {
     let text = chain(&error);
     let code = s3_code(&text);
     let (kind, advice) = judge(&error, code, &text);
-    let said = reason(&text, code);
+    let said = reason(&text);
     Error::new(kind, format!("{doing} in {place} failed: {said}; {advice}")).with_source(error)
 }
 
@@ -42,13 +56,13 @@ fn judge(error: &StoreError, code: Option<&str>, text: &str) -> (ErrorKind, &'st
         }
         Some("RequestTimeTooSkewed") => return (Config, "set this machine's clock: the store refuses its signature"),
         Some("InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken") => {
-            return (
-                Denied,
-                "check the credentials (for S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN)",
-            );
+            return (Denied, WRONG_CREDENTIALS);
+        }
+        Some("AuthenticationFailed" | "AuthorizationFailure") => {
+            return (Denied, WRONG_AZURE_CREDENTIALS);
         }
         // A listing or a bulk delete that is not allowed has no variant of its own.
-        Some("AccessDenied" | "AuthorizationPermissionMismatch")
+        Some("AccessDenied" | "AuthorizationPermissionMismatch" | "403")
             if !matches!(error, StoreError::PermissionDenied { .. }) =>
         {
             return (Denied, "grant the missing permission or use other credentials");
@@ -64,7 +78,7 @@ fn judge(error: &StoreError, code: Option<&str>, text: &str) -> (ErrorKind, &'st
             Denied,
             "grant the missing permission (on S3, reading an object that may be missing needs s3:ListBucket too) or use other credentials",
         ),
-        StoreError::Unauthenticated { .. } => (Denied, "check the credentials"),
+        StoreError::Unauthenticated { .. } => (Denied, WRONG_CREDENTIALS),
         StoreError::NotFound { .. } => {
             (Config, "the bucket does not exist or cannot be seen: create it, or correct the URL or the endpoint")
         }
@@ -79,10 +93,7 @@ fn judge(error: &StoreError, code: Option<&str>, text: &str) -> (ErrorKind, &'st
             .iter()
             .any(|host| text.contains(host)) =>
         {
-            (
-                Denied,
-                "no credentials were found: set them in the environment (for S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY)",
-            )
+            (Denied, NO_CREDENTIALS)
         }
         _ if text.contains("missing LOCATION") => (Config, "check the region and the endpoint"),
         _ => (Unavailable, "try again later"),
@@ -121,12 +132,20 @@ fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 }
 
 fn s3_code(text: &str) -> Option<&str> {
-    element(text, "Code")
+    element(text, "Code").or_else(|| code_of_one_name(text))
+}
+
+/// A bulk delete is answered name by name, and the client has read that already: by S3's code, or Azure's status.
+fn code_of_one_name(text: &str) -> Option<&str> {
+    let (_, code) = text.rsplit_once("(code: ")?;
+    code.split_once(')').map(|(code, _)| code)
 }
 
 /// The store's own words where it gave any, else the error's.
-fn reason(text: &str, code: Option<&str>) -> String {
-    match (code, element(text, "Message")) {
+fn reason(text: &str) -> String {
+    // Azure goes on for some lines, with ids for its support.
+    let message = element(text, "Message").and_then(|message| message.lines().next());
+    match (element(text, "Code"), message) {
         (Some(code), Some(message)) if !message.is_empty() => format!("{code}: {message}"),
         (Some(code), _) => code.to_owned(),
         (None, _) => text.trim_end_matches('.').to_owned(),
@@ -158,6 +177,25 @@ mod tests {
         let error = explain(denied("<Code>RequestTimeTooSkewed</Code>"), "reading a", "s3://b");
         assert_eq!(error.kind(), ErrorKind::Config);
         assert!(error.to_string().contains("clock"), "{error}");
+    }
+
+    #[test]
+    fn a_delete_that_is_denied_name_by_name_is_a_matter_of_permission() {
+        for said in
+            ["DeleteObjects request failed for key a: Access Denied. (code: AccessDenied)", "Bulk delete (code: 403)"]
+        {
+            let error = StoreError::Generic { store: "S3", source: said.into() };
+            let error = explain(error, "deleting a", "s3://b");
+            assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+            assert!(error.to_string().contains(said) && error.to_string().contains("permission"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_key_of_azure_is_a_matter_of_credentials() {
+        let error = explain(denied("<Error><Code>AuthenticationFailed</Code></Error>"), "reading a", "az://b");
+        assert_eq!(error.kind(), ErrorKind::Denied);
+        assert!(error.to_string().contains("AZURE_STORAGE_ACCOUNT_KEY"), "{error}");
     }
 
     #[test]

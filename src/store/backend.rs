@@ -19,6 +19,9 @@ use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 /// No object of ours is near this size; a larger one is not ours and is not read.
 const LARGEST_BODY: u64 = 1 << 20;
 
+/// What a repair still moves aside.
+const LARGEST_MOVED: u64 = 256 << 20;
+
 /// How often a read that failed for a passing reason is tried in all.
 const READ_TRIES: u32 = 3;
 
@@ -147,6 +150,20 @@ impl Backend {
         Ok(())
     }
 
+    /// Writes an object under a name that nobody else has: one that is there is our own, whose answer was lost.
+    pub(crate) async fn put_fresh(&self, name: &Name, body: Bytes, limit: Duration) -> Result<()> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.put(name, body.clone(), PutMode::Create, limit).await {
+                Ok(_) => return Ok(()),
+                Err(refusal) if refusal.conflict && tries > 1 => return Ok(()),
+                Err(refusal) if refusal.error.is_retryable() && tries < READ_TRIES => self.pause(tries - 1).await,
+                Err(refusal) => return Err(refusal.error),
+            }
+        }
+    }
+
     /// Reads an object; tried again a few times when the failure looks like a passing one.
     pub(crate) async fn get(&self, name: &Name) -> Result<Option<Fetched>> {
         let mut tries = 0;
@@ -161,11 +178,20 @@ impl Backend {
 
     /// One read on a given handle.
     pub(crate) async fn get_once(&self, name: &Name, handle: &Arc<dyn ObjectStore>) -> Result<Option<Fetched>> {
+        self.get_up_to(name, handle, LARGEST_BODY).await
+    }
+
+    /// One read for a repair, of what may be larger than anything of ours.
+    pub(crate) async fn get_whatever(&self, name: &Name, handle: &Arc<dyn ObjectStore>) -> Result<Option<Fetched>> {
+        self.get_up_to(name, handle, LARGEST_MOVED).await
+    }
+
+    async fn get_up_to(&self, name: &Name, handle: &Arc<dyn ObjectStore>, most: u64) -> Result<Option<Fetched>> {
         let path = self.prefix.path(name);
         let read = async {
             let found = handle.get_opts(&path, GetOptions::default()).await?;
             let meta = found.meta.clone();
-            let body = if meta.size > LARGEST_BODY { None } else { Some(found.bytes().await?) };
+            let body = if meta.size > most { None } else { Some(found.bytes().await?) };
             Ok((meta, body))
         };
         match self.within(self.request_timeout, read).await {
@@ -309,6 +335,6 @@ impl Backend {
     }
 
     pub(crate) fn explain(&self, error: StoreError, doing: &str, name: &Name) -> Error {
-        explain(error, &format!("{doing} {name}"), &self.place)
+        explain(error, format!("{doing} {name}").trim_end(), &self.place)
     }
 }

@@ -251,3 +251,19 @@ async fn read_once<S: Slot>(backend: &Backend, slot: &S) -> Result<Option<Seen<S
     };
     Ok(Some(Seen { record: slot.decode(body)?, version, modified: Some(modified) }))
 }
+
+/// The same for a repair: two looks over two connections, which must show the same bytes. A read that was damaged on its
+/// way is no reason to replace anything.
+pub(crate) async fn read_twice<S: Slot>(backend: &Backend, slot: &S) -> Result<Option<Seen<S::Record>>> {
+    let name = slot.name();
+    let first = backend.get_whatever(&name, &backend.coordination).await?;
+    let second = backend.get_whatever(&name, &backend.bulk).await?;
+    match (first, second) {
+        (Some(first), Some(second)) if first.body == second.body && first.version == second.version => {
+            let Fetched { body, version, modified } = second;
+            Ok(Some(Seen { record: slot.decode(body)?, version, modified: Some(modified) }))
+        }
+        (None, None) => Ok(None),
+        _ => Err(Error::unavailable(format!("{name} changed while it was looked at: try again"))),
+    }
+}

@@ -7,6 +7,7 @@ mod backend;
 pub(crate) mod cas;
 mod clocks;
 mod counting;
+mod diagnose;
 #[cfg_attr(
     not(feature = "testkit"),
     allow(dead_code, unreachable_pub, unused_imports, reason = "public in the testkit only")
@@ -18,13 +19,16 @@ mod name;
 mod open;
 mod page;
 mod probe;
+mod repairs;
 pub(crate) mod seal;
 pub(crate) mod url;
 
-pub use agreement::Agreement;
+pub use agreement::{Agreement, AgreementChange, StoreInfo};
 pub(crate) use agreement::{DATE_SLACK, LONGEST_WRITE};
-pub(crate) use backend::{Backend, Fetched, Version};
+pub(crate) use backend::{Backend, Fetched, TimeSource, Version};
 pub(crate) use clocks::Clocks;
+pub use diagnose::{Check, Diagnosis, Percentiles, Verdict};
 pub use meter::{AnswerKind, RequestKind, Requests};
 pub(crate) use name::Name;
 pub use open::{Probing, Store, StoreBuilder};
+pub(crate) use repairs::{Repair, in_a_name};

@@ -1,8 +1,8 @@
 //! Opening a store: from handle or URL to something that may be trusted.
 
 use super::{
-    Agreement, Backend, Requests,
-    agreement::{Passed, StoreRecord, StoreSlot},
+    Agreement, AgreementChange, Backend, Requests, StoreInfo,
+    agreement::{self, Passed, StoreRecord, StoreSlot},
     backend::TimeSource,
     cas::{self, Cas, Outcome, Seen},
     counting::Counting,
@@ -15,10 +15,11 @@ use super::{
 use crate::{
     Clock, Decisions, Error, Generator, Leases, Namespace, OsGenerator, Result, Settings, Stats, SystemClock,
     clock::Timestamp,
-    decision::{self, DecisionSweep},
-    lease::{Engine, LeaseSweep, LeaseTurn},
+    decision::{self, DecisionCheck, DecisionSweep},
+    fsck::{self, Checkable, FsckOptions},
+    lease::{Engine, LeaseCheck, LeaseSweep, LeaseTurn},
     stats::Counters,
-    sweep::{Activity, Report, RunningSweeper, SweepOptions, Sweeper},
+    sweep::{Activity, Report, RunningSweeper, SweepOptions, Sweeper, SweeperState},
 };
 use object_store::{ObjectStore, path::Path};
 use sha2::{Digest, Sha256};
@@ -94,6 +95,24 @@ impl Store {
         self.sweeper.sweep_once(options).await
     }
 
+    /// What the sweeper is doing, and how its last runs in this process ended.
+    pub fn sweeper(&self) -> SweeperState {
+        self.sweeper.state()
+    }
+
+    /// The namespaces that something was ever stored in: one listing. Not activity.
+    pub async fn namespaces(&self) -> Result<Vec<Namespace>> {
+        let folders = self.backend.folders("").await?;
+        Ok(folders.iter().filter_map(|folder| Namespace::new(folder).ok()).collect())
+    }
+
+    /// Waits until what dropped operations have left behind is settled: writes in doubt, and leases that nobody wants.
+    /// For a process that is about to end; whatever is not settled then is left to its time to live.
+    pub async fn settle(&self) {
+        self.engine.leftovers.close();
+        self.engine.leftovers.wait().await;
+    }
+
     /// What has happened since the store was opened.
     pub fn stats(&self) -> Stats {
         self.counters.snapshot()
@@ -135,6 +154,28 @@ impl Store {
         Some(self.backend.clock.wall().distance(self.time()?))
     }
 
+    /// Looks for damage everywhere in the store, and repairs it if that is asked for; see [`fsck`](crate::fsck).
+    pub async fn fsck(&self, options: FsckOptions) -> Result<fsck::Report> {
+        let kinds: [Arc<dyn Checkable>; 2] =
+            [Arc::new(LeaseCheck(Arc::clone(&self.engine))), Arc::new(DecisionCheck(Arc::clone(&self.decisions)))];
+        fsck::run(&self.backend, &kinds, &self.agreement, options).await
+    }
+
+    /// What is in `store.json` now.
+    pub async fn info(&self) -> Result<StoreInfo> {
+        let known = cas::read(&self.backend, &StoreSlot).await?;
+        known.ok_or_else(|| no_store(&self.backend.place))?.record().info()
+    }
+
+    /// Changes what all processes have agreed on, and raises the epoch.
+    ///
+    /// **Every other process that uses the store must have been stopped for `max_ttl + margin`**, and be started again
+    /// afterwards: a process reads the agreement once, when it opens the store, and two processes that go by different
+    /// bounds could both believe in one lease. This store is closed with it; open it again.
+    pub async fn change_agreement(self, change: &AgreementChange, by: &str) -> Result<Agreement> {
+        agreement::change(&self.backend, change, by).await
+    }
+
     #[cfg(feature = "testkit")]
     pub(crate) fn backend(&self) -> &Arc<Backend> {
         &self.backend
@@ -154,8 +195,9 @@ pub struct StoreBuilder {
     source: Source,
     options: Vec<(String, String)>,
     environment: bool,
-    settings: Settings,
+    pub(super) settings: Settings,
     probing: Probing,
+    must_exist: bool,
     clock: Arc<dyn Clock>,
     generator: Arc<dyn Generator>,
 }
@@ -181,6 +223,7 @@ impl Default for StoreBuilder {
             environment: true,
             settings: Settings::default(),
             probing: Probing::default(),
+            must_exist: false,
             clock: Arc::new(SystemClock::new()),
             generator: Arc::new(OsGenerator::new()),
         }
@@ -265,6 +308,12 @@ impl StoreBuilder {
         self
     }
 
+    /// Refuses to make a store where there is none: for whoever only looks, and may have misspelt the URL.
+    pub fn must_exist(mut self) -> Self {
+        self.must_exist = true;
+        self
+    }
+
     /// Where time comes from.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
@@ -286,12 +335,14 @@ impl StoreBuilder {
         self.settings.validate()?;
         let always = self.probing == Probing::Always
             || self.probing == Probing::WhenDue && matches!(self.source, Source::Handle { .. });
-        let (probing, settings) = (self.probing, self.settings.clone());
+        let (probing, must_exist, settings) = (self.probing, self.must_exist, self.settings.clone());
         let (backend, place) = self.connect().await?;
         let backend = Arc::new(backend);
         let known = cas::read(&backend, &StoreSlot).await?;
-        if let Some(known) = &known {
-            known.record().agreement()?.admit(&settings)?;
+        match &known {
+            Some(known) => known.record().agreement()?.admit(&settings)?,
+            None if must_exist => return Err(no_store(&backend.place)),
+            None => {}
         }
         let due = !known
             .as_ref()
@@ -334,13 +385,16 @@ impl StoreBuilder {
         Ok(store)
     }
 
-    async fn connect(self) -> Result<(Backend, String)> {
+    pub(super) async fn connect(self) -> Result<(Backend, String)> {
         let meter = Arc::new(Meter::new(Arc::clone(&self.clock)));
         let connection = match self.source {
             Source::Nothing => {
                 return Err(Error::invalid("no store was named: give the builder a URL or an object store"));
             }
             Source::Url(url) => {
+                if self.must_exist {
+                    folder_has_store(&url)?;
+                }
                 let timeouts = (self.settings.request_timeout, self.settings.bulk_timeout);
                 connect(&url, self.options, self.environment, timeouts, &meter, &self.clock).await?
             }
@@ -422,6 +476,24 @@ async fn agree(
         }
     }
     Err(Error::unavailable(format!("the settings of {} could not be written", backend.place)))
+}
+
+fn no_store(place: &str) -> Error {
+    Error::config(format!("there is no store at {place}: check the URL, or let the first acquire or lock make it"))
+}
+
+/// Opening a folder makes it, so it is looked at before.
+fn folder_has_store(url: &str) -> Result<()> {
+    let Some(folder) =
+        url::Url::parse(url).ok().filter(|url| url.scheme() == "file").and_then(|url| url.to_file_path().ok())
+    else {
+        return Ok(());
+    };
+    match folder.join(".leasehold").join("store.json").try_exists() {
+        Ok(false) => Err(no_store(url)),
+        // Whatever is wrong with it is said by whoever opens it.
+        Ok(true) | Err(_) => Ok(()),
+    }
 }
 
 fn hash(identity: &str) -> String {

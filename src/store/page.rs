@@ -4,7 +4,7 @@ use super::{Backend, Name};
 use crate::Result;
 use futures_util::TryStreamExt;
 use object_store::{
-    ObjectMeta,
+    ListResult, ObjectMeta,
     list::{PaginatedListOptions, PaginatedListStore},
     path::Path,
 };
@@ -130,11 +130,18 @@ impl Backend {
 
     /// The names of the folders directly inside `folder` (empty, or ending in a slash), in order.
     pub(crate) async fn folders(&self, folder: &str) -> Result<Vec<String>> {
+        Ok(self.level(folder).await?.0)
+    }
+
+    /// The same, with the objects that lie beside those folders.
+    pub(crate) async fn level(&self, folder: &str) -> Result<(Vec<String>, Vec<Name>)> {
         let listed = async {
-            let mut folders = BTreeSet::new();
-            let mut add = |prefixes: Vec<Path>| {
-                let names = prefixes.iter().filter_map(|path| self.prefix.strip(path.as_ref()));
-                folders.extend(names.map(|name| name.last().to_owned()));
+            let (mut folders, mut objects) = (BTreeSet::new(), BTreeSet::new());
+            let mut add = |found: ListResult| {
+                let inside = |path: &Path| self.prefix.strip(path.as_ref());
+                folders.extend(found.common_prefixes.iter().filter_map(inside).map(|name| name.last().to_owned()));
+                let beside = found.objects.iter().filter_map(|object| inside(&object.location));
+                objects.extend(beside.filter(|name| name.as_str().starts_with(folder)));
             };
             if let Lister::Paged(store) = &self.lister {
                 let prefix = self.prefix.raw(folder);
@@ -146,16 +153,16 @@ impl Backend {
                         ..Default::default()
                     };
                     let answer = store.list_paginated(Some(&prefix), options).await?;
-                    add(answer.result.common_prefixes);
+                    add(answer.result);
                     page_token = answer.page_token;
                     if page_token.is_none() {
                         break;
                     }
                 }
             } else {
-                add(self.bulk.list_with_delimiter(self.folder(folder).as_ref()).await?.common_prefixes);
+                add(self.bulk.list_with_delimiter(self.folder(folder).as_ref()).await?);
             }
-            Ok(folders.into_iter().collect())
+            Ok((folders.into_iter().collect(), objects.into_iter().collect()))
         };
         let answer = self.within(self.bulk_timeout, listed).await;
         answer.map_err(|error| self.explain(error, "listing", &Name::new(folder)))

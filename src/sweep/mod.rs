@@ -4,6 +4,7 @@
 //! index that have ended, a page at a time, and lets every kind of record say what is to be done about an entry.
 
 mod activity;
+mod history;
 mod kind;
 mod pace;
 mod report;
@@ -12,6 +13,7 @@ mod runner;
 mod settings;
 
 pub(crate) use activity::Activity;
+pub use history::{Run, SweeperState};
 pub(crate) use kind::{Entry, Shelf, Sweepable, Verdict};
 pub use report::{Report, StoppedBy};
 pub use run::SweepOptions;

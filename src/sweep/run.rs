@@ -1,8 +1,11 @@
 //! One run: from the oldest hour on, a page at a time, until there is nothing left or something says stop.
 
-use super::{Activity, Entry, Report, Shelf, StoppedBy, SweepSettings, Sweepable, Verdict, pace::Pace};
+use super::{
+    Activity, Entry, Report, Run, Shelf, StoppedBy, SweepSettings, Sweepable, SweeperState, Verdict, history::History,
+    pace::Pace,
+};
 use crate::{
-    Bucket, Error, Namespace, Result,
+    Bucket, Error, ErrorKind, Namespace, Result,
     clock::{Moment, Timestamp},
     generator::GeneratorExt,
     index,
@@ -11,7 +14,14 @@ use crate::{
     store::{Agreement, AnswerKind, Backend, Name},
 };
 use async_trait::async_trait;
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -103,6 +113,7 @@ pub(super) struct Limits<'a> {
     /// Stops when somebody has asked for something since.
     pub(super) idle_since: Option<Moment>,
     pub(super) dry_run: bool,
+    pub(super) by_hand: bool,
     pub(super) stop: &'a CancellationToken,
     pub(super) progress: Option<&'a Progress>,
 }
@@ -149,6 +160,9 @@ pub(crate) struct Sweeper {
     pub(super) activity: Arc<Activity>,
     counters: Arc<Counters>,
     pub(super) state: Mutex<State>,
+    /// Somebody has been told: once is enough.
+    said_that_deleting_is_denied: AtomicBool,
+    pub(super) history: History,
 }
 
 impl Sweeper {
@@ -163,7 +177,24 @@ impl Sweeper {
     ) -> Arc<Self> {
         let pace = Pace::new(Arc::clone(&backend.clock), settings.op_delay);
         let state = Mutex::new(State { pass: None, pace });
-        Arc::new(Self { backend, agreement, settings, kinds, turn, activity, counters, state })
+        let said_that_deleting_is_denied = AtomicBool::new(false);
+        Arc::new(Self {
+            backend,
+            agreement,
+            settings,
+            kinds,
+            turn,
+            activity,
+            counters,
+            state,
+            said_that_deleting_is_denied,
+            history: History::default(),
+        })
+    }
+
+    /// What it is doing, and how its last runs ended.
+    pub(crate) fn state(&self) -> SweeperState {
+        self.history.state(&*self.backend.clock)
     }
 
     /// One pass by hand.
@@ -177,6 +208,7 @@ impl Sweeper {
             until: None,
             idle_since: options.heed_activity.then(|| self.activity.last()),
             dry_run: options.dry_run,
+            by_hand: true,
             stop: &CancellationToken::new(),
             progress: options.progress.as_ref(),
         };
@@ -194,6 +226,7 @@ impl Sweeper {
         namespace: Option<&Namespace>,
         limits: &Limits<'_>,
     ) -> (Report, Option<Error>) {
+        let _running = self.history.begin();
         let began = self.backend.clock.monotonic();
         let before = self.backend.requests();
         let mut report = Report::default();
@@ -214,7 +247,9 @@ impl Sweeper {
         if !limits.dry_run {
             let seconds = |at: Timestamp| at.as_millis() as f64 / 1000.;
             let oldest = report.oldest_hour.as_ref().and_then(|hour| hour.parse::<Bucket>().ok());
-            self.counters.swept(&report, seconds(self.backend.clock.wall()), oldest.map(|hour| seconds(hour.start())));
+            let ended_at = self.backend.clock.wall();
+            self.counters.swept(&report, seconds(ended_at), oldest.map(|hour| seconds(hour.start())));
+            self.history.add(Run { ended_at, by_hand: limits.by_hand, report: report.clone() });
         }
         (report, error)
     }
@@ -381,7 +416,11 @@ impl Sweeper {
 
     fn note(&self, error: Option<Error>, report: &mut Report) {
         if let Some(error) = error {
-            tracing::warn!(%error, "not everything could be deleted: the next pass will try again");
+            if error.kind() != ErrorKind::Denied {
+                tracing::warn!(%error, "not everything could be deleted: the next pass will try again");
+            } else if !self.said_that_deleting_is_denied.swap(true, Relaxed) {
+                tracing::warn!(%error, "the sweeper may not delete, so index entries stay; leases are right without it");
+            }
             report.failures += 1;
             report.last_error = Some(error.to_string());
         }

@@ -75,6 +75,7 @@ impl Sweeper {
             let due = sweeper.due(&schedule);
             if due != Due::Nothing {
                 sweeper.take_turn(due, &mut schedule, &stop).await;
+                sweeper.history.rest(schedule.rest_until);
             }
         }
     }
@@ -152,6 +153,7 @@ impl Sweeper {
             until: Some(until),
             idle_since: idle.then_some(idle_since),
             dry_run: false,
+            by_hand: false,
             stop,
             progress: None,
         };

@@ -46,6 +46,8 @@ pub enum Fault {
     Delay(Duration),
     /// Applied at once and answered after this time: what was read is old by then.
     Slow(Duration),
+    /// Applied, and the answer breaks off: in the proxy in the middle, elsewhere before its first byte.
+    Truncate,
     /// A listing in no order.
     Shuffle,
     /// A listing from which entries are missing.
@@ -71,6 +73,7 @@ impl Fault {
             Self::Duplicate => "duplicate",
             Self::Delay(_) => "delay",
             Self::Slow(_) => "slow",
+            Self::Truncate => "truncate",
             Self::Shuffle => "shuffle",
             Self::Gap => "gap",
             Self::Stale => "stale",
@@ -80,7 +83,7 @@ impl Fault {
 
     fn suits(&self, op: Op) -> bool {
         match self {
-            Self::Refuse(_) | Self::Delay(_) | Self::Slow(_) => true,
+            Self::Refuse(_) | Self::Delay(_) | Self::Slow(_) | Self::Truncate => true,
             Self::Lose(_) | Self::Late(..) | Self::Duplicate => matches!(op, Op::Put | Op::Delete),
             Self::Shuffle | Self::Gap | Self::Stale => op == Op::List,
             Self::Corrupt => op == Op::Get,

@@ -159,6 +159,10 @@ impl FaultStore {
         let refused = |answer| refusal(answer, name.as_ref(), Some(&mode));
         match self.0.faults.next(Op::Put, name.as_ref()) {
             Some(Fault::Refuse(answer)) => Err(refused(answer).await),
+            Some(Fault::Truncate) => {
+                let _ = self.apply(put);
+                Err(refused(Answer::Drop).await)
+            }
             Some(Fault::Lose(answer)) => {
                 // Whether its condition held is what the client does not hear.
                 let _ = self.apply(put);
@@ -195,6 +199,10 @@ impl FaultStore {
         let names = locations.iter().map(Path::as_ref).collect::<Vec<_>>().join("\n");
         match self.0.faults.next(Op::Delete, &names) {
             Some(Fault::Refuse(answer)) => return Err(refusal(answer, &names, None).await),
+            Some(Fault::Truncate) => {
+                erase(&self, &locations);
+                return Err(refusal(Answer::Drop, &names, None).await);
+            }
             Some(Fault::Lose(answer)) => {
                 erase(&self, &locations);
                 return Err(refusal(answer, &names, None).await);
@@ -223,6 +231,7 @@ impl FaultStore {
             Some(Fault::Refuse(answer) | Fault::Lose(answer) | Fault::Late(_, answer)) => {
                 return Err(refusal(answer, location.as_ref(), None).await);
             }
+            Some(Fault::Truncate) => return Err(refusal(Answer::Drop, location.as_ref(), None).await),
             Some(Fault::Delay(delay)) => self.0.clock.sleep(delay).await,
             _ => {}
         }
@@ -250,6 +259,7 @@ impl FaultStore {
             Some(Fault::Refuse(answer) | Fault::Lose(answer) | Fault::Late(_, answer)) => {
                 return Err(refusal(answer, prefix.as_ref(), None).await);
             }
+            Some(Fault::Truncate) => return Err(refusal(Answer::Drop, prefix.as_ref(), None).await),
             Some(Fault::Delay(delay)) => self.0.clock.sleep(delay).await,
             _ => {}
         }

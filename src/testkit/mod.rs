@@ -10,6 +10,7 @@
 //! - [`rules`]: the rules that everything depends on, as plain functions, for models that must not have their own.
 //! - [`fuzz`]: what must be true of any bytes at all.
 //! - [`S3Server`]: an S3 server in this process, for what only real HTTP through a real client shows.
+//! - [`Proxy`]: a network that goes wrong, between a client and a real server.
 
 mod clock;
 mod conformance;
@@ -19,6 +20,7 @@ mod flawed;
 pub mod fuzz;
 mod generator;
 mod objects;
+mod proxy;
 mod register;
 pub mod rules;
 mod s3;
@@ -30,6 +32,7 @@ pub use fault_store::FaultStore;
 pub use flawed::FlawedStore;
 pub use generator::SeededGenerator;
 pub use objects::{Applied, Observer};
+pub use proxy::Proxy;
 pub use register::{Reading, Register, Swap, Verdict};
 pub use s3::{Request, S3Server};
 

@@ -75,6 +75,15 @@ fn begun_at(at: Timestamp) -> TxnId {
     TxnId::begin(&TestClock::at(at), &OsGenerator::new())
 }
 
+/// With the checksum that it must have.
+fn sealed(body: &str) -> String {
+    let mut fields: serde_json::Map<String, serde_json::Value> = serde_json::from_str(body).unwrap();
+    fields.remove("crc32c");
+    let checksum = crc32c::crc32c(&serde_json::to_vec(&fields).unwrap());
+    fields.insert("crc32c".to_owned(), format!("{checksum:08x}").into());
+    serde_json::to_string(&fields).unwrap()
+}
+
 fn kind<T: std::fmt::Debug>(result: leasehold::Result<T>) -> ErrorKind {
     result.unwrap_err().kind()
 }
@@ -412,7 +421,6 @@ async fn a_marker_that_arrives_after_the_margin_is_void_for_everybody() {
     let (_, received) = world.marker(txn).expect("it has landed");
     assert_eq!(received, txn.begun().plus(AGE + MARGIN + MILLI));
     let process = world.process().await;
-    assert_eq!(process.decisions().decision(txn).await.unwrap(), Answer::Forgotten);
     assert_eq!(process.decisions().decide(txn, Decision::Commit).await.unwrap(), Decided::TooOld);
     assert_eq!(process.decisions().decide(txn, Decision::Abort).await.unwrap(), Decided::TooOld);
     // Its entry is in the hour in which it would have ended.
@@ -421,6 +429,33 @@ async fn a_marker_that_arrives_after_the_margin_is_void_for_everybody() {
     assert_eq!((report.markers_deleted, report.entries_deleted, report.failures), (1, 1, 0), "{report:?}");
     assert_eq!((world.marker(txn), world.entries_of(txn)), (None, Vec::new()));
     assert_eq!(process.decisions().decision(txn).await.unwrap(), Answer::Forgotten);
+}
+
+#[tokio::test]
+async fn whoever_reads_a_marker_that_is_void_deletes_it() {
+    let late = MARGIN + 10 * SECOND;
+    let world = World::new();
+    let (txn, _) = suspended(&world, Fault::Delay(late), Op::Put, late).await;
+    assert!(world.marker(txn).is_some());
+    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Forgotten);
+    assert_eq!(world.marker(txn), None);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_older_than_the_decision_does_not_say_forgotten() {
+    let world = World::new();
+    let (reader, decider) = (world.process().await, world.process().await);
+    let txn = begun_at(noon());
+    world.clock.advance(AGE - SECOND);
+    world.script(Rule::once(Op::Get, Fault::Slow(MARGIN + 4 * SECOND)).on(MARKERS));
+    let decisions = reader.decisions();
+    let mut reading = pin!(decisions.decision(txn));
+    start(&mut reading).await;
+    assert_eq!(decider.decisions().decide(txn, Decision::Commit).await.unwrap(), COMMIT);
+    // The reader's machine sleeps over the end of the transaction; what it read is from before the decision.
+    world.clock.advance(MARGIN + 4 * SECOND);
+    assert_ne!(reading.await.ok(), Some(Answer::Forgotten));
+    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Committed);
 }
 
 #[tokio::test]
@@ -597,7 +632,7 @@ async fn a_marker_that_says_it_expires_too_early_is_kept_while_somebody_could_co
     let (expires, early) = (noon().plus(RETENTION).as_millis(), noon().plus(60 * SECOND).as_millis());
     let changed = body.replace(&expires.to_string(), &early.to_string());
     assert_ne!(changed, body);
-    world.objects.put_object(&marker_name(txn), changed);
+    world.objects.put_object(&marker_name(txn), sealed(&changed));
     for wait in [120 * SECOND, AGE - 120 * SECOND, MARGIN] {
         world.clock.advance(wait);
         assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Committed);
@@ -755,7 +790,7 @@ async fn a_marker_of_a_later_format_is_left_alone_at_once() {
     let txn = begun_at(noon());
     world.fresh().await.decide(txn, Decision::Commit).await.unwrap();
     let body = String::from_utf8(world.marker(txn).unwrap().0.to_vec()).unwrap();
-    world.objects.put_object(&marker_name(txn), body.replace(r#""format":1"#, r#""format":2"#));
+    world.objects.put_object(&marker_name(txn), body.replace(r#""format": 1"#, r#""format": 2"#));
     assert_eq!(kind(world.fresh().await.decision(txn).await), ErrorKind::Config);
     let decisions = world.fresh().await;
     let decided = moving(&[&world.clock], 100 * MILLI, decisions.decide(txn, Decision::Abort)).await;
@@ -770,7 +805,7 @@ async fn a_marker_says_all_that_an_operator_wants_to_know() {
     decisions.decide(txn, Decision::Abort).await.unwrap();
     let marker: serde_json::Value = serde_json::from_slice(&world.marker(txn).unwrap().0).unwrap();
     let names: BTreeSet<&str> = marker.as_object().unwrap().keys().map(String::as_str).collect();
-    let expected = ["format", "txn", "write_id", "decision", "by", "decided_ms", "expires_ms"];
+    let expected = ["format", "txn", "write_id", "decision", "by", "decided_ms", "expires_ms", "crc32c"];
     assert_eq!(names, BTreeSet::from(expected));
     assert_eq!(
         (&marker["txn"], &marker["decision"], &marker["by"]),

@@ -185,3 +185,37 @@ async fn a_record_that_cannot_be_read_is_shown_as_an_error_and_hides_no_other() 
         assert_eq!(bed.objects.object(&format!("default/meta/{name}.pb")).unwrap(), before);
     }
 }
+
+#[tokio::test]
+async fn a_listing_goes_on_from_the_text_of_its_place() {
+    let bed = Memory::new().await;
+    for name in ["a/1", "b", "c"] {
+        bed.leases.acquire(&key(name), &request()).await.unwrap();
+    }
+    let first = bed.leases.list(b"", None, 1).await.unwrap();
+    let text = first.next.unwrap().to_string();
+    assert_eq!(text, "a!2f1");
+    let rest = bed.leases.list(b"", Some(&bed.leases.cursor(&text).unwrap()), 10).await.unwrap();
+    assert_eq!(rest.keys.len(), 2);
+    for text in ["", "../x", "a/1", "A", "\0"] {
+        assert_eq!(bed.leases.cursor(text).unwrap_err().kind(), ErrorKind::Invalid, "{text:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_index_says_which_keys_may_be_held_without_reading_any() {
+    let bed = Memory::new().await;
+    bed.leases.acquire(&key("ended"), &request()).await.unwrap();
+    bed.clock.advance(2 * 3600 * SECOND);
+    for key in [key("a"), key("b"), long().remove(0)] {
+        bed.leases.acquire(&key, &request()).await.unwrap();
+    }
+    let before = bed.store.requests();
+    let filed = bed.leases.filed(10).await.unwrap();
+    let keys: Vec<Option<Key>> = filed.keys.iter().map(|filed| filed.key.clone()).collect();
+    assert_eq!((keys, filed.more), (vec![Some(key("a")), Some(key("b")), None], false));
+    assert!(bed.leases.filed(1).await.unwrap().more);
+    let made = bed.store.requests().since(&before);
+    assert_eq!((made.of(RequestKind::List), made.total()), (2, 2));
+    assert_eq!(bed.store.namespaces().await.unwrap(), [leasehold::Namespace::default()]);
+}

@@ -12,6 +12,7 @@ mod crash_points;
 mod decisions;
 mod election;
 mod fairness;
+mod fsck;
 mod guard;
 mod listing;
 mod model;

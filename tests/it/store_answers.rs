@@ -527,8 +527,13 @@ async fn a_holder_whose_record_is_damaged_keeps_its_deadline_and_is_told() {
 async fn a_bit_that_flips_on_the_way_hides_no_grant_for_good() {
     let world = World::new();
     let process = world.process().await;
+    // What cannot be read is read once more.
     next_put(&world, Fault::Lose(Answer::Drop), RECORD);
     world.objects.faults().script(Rule::once(Op::Get, Fault::Corrupt).on(RECORD));
+    let grant = granted(process.leases.acquire(&key("a"), &request().new_key()).await);
+    process.leases.release(&grant).await.unwrap();
+    next_put(&world, Fault::Lose(Answer::Drop), RECORD);
+    world.objects.faults().script(Rule::once(Op::Get, Fault::Corrupt).on(RECORD).times(2));
     let error = process.leases.acquire(&key("a"), &request().new_key()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     settle().await;

@@ -377,7 +377,10 @@ impl Leases {
     }
 
     fn look(&self, state: &mut State, hour: Bucket) -> Option<()> {
-        let due = rules::due(hour, if self.is(Wrong::SweptWithoutGrace) { Duration::ZERO } else { ticks(self.world.grace()) });
+        let due = rules::due(
+            hour,
+            if self.is(Wrong::SweptWithoutGrace) { Duration::ZERO } else { ticks(self.world.grace()) },
+        );
         // By this clock and by the store's, which is right.
         if state.wall(SWEEPER) < due || at(i16::from(state.now)) < due {
             return None;

@@ -155,6 +155,16 @@ fn every_planted_bug_is_found() {
     assert!(missed.is_empty(), "not found within {ENOUGH} seeds: {missed:?}");
 }
 
+/// Seeds that found a bug once; `docs/TESTING.md` says which.
+const REGRESSIONS: [u64; 12] = [55, 59, 110, 116, 444, 777, 1964, 2703, 2715, 7935, 8253, 10_159];
+
+#[test]
+fn what_was_mended_stays_mended() {
+    for seed in REGRESSIONS {
+        assert_eq!(run(&Plan::new(seed), false).violations, Vec::<String>::new(), "LEASEHOLD_SIM={seed}");
+    }
+}
+
 #[test]
 fn the_same_seed_runs_the_same_way() {
     for seed in 0..50 {

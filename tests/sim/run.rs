@@ -227,10 +227,10 @@ impl Run {
             self.store_machine.run();
         }
         for machine in 1..self.machines.len() {
-            if self.machines[machine].is_some() && self.world.take_dirty(machine) {
-                if let Some(machine) = &self.machines[machine] {
-                    machine.run();
-                }
+            if let Some(running) = &self.machines[machine]
+                && self.world.take_dirty(machine)
+            {
+                running.run();
             }
         }
         if self.world.take_dirty(STORE) {

@@ -256,15 +256,17 @@ async fn a_request_that_hangs_is_never_answered() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_leaves_the_request_applied() {
-    let (store, _) = store();
-    for op in [Op::Put, Op::Delete] {
-        store.faults().script(Rule::once(op, Fault::Lose(Answer::Drop)));
+async fn a_lost_answer_leaves_the_request_applied_and_so_does_one_that_breaks_off() {
+    for fault in [Fault::Lose(Answer::Drop), Fault::Truncate] {
+        let (store, _) = store();
+        for op in [Op::Put, Op::Delete] {
+            store.faults().script(Rule::once(op, fault));
+        }
+        assert!(matches!(create(&store, "a", "1").await, Err(Error::Generic { .. })));
+        assert_eq!(body(&store, "a").unwrap(), "1");
+        assert!(store.delete(&path("a")).await.is_err());
+        assert_eq!(store.names(), [""; 0]);
     }
-    assert!(matches!(create(&store, "a", "1").await, Err(Error::Generic { .. })));
-    assert_eq!(body(&store, "a").unwrap(), "1");
-    assert!(store.delete(&path("a")).await.is_err());
-    assert_eq!(store.names(), [""; 0]);
 }
 
 #[tokio::test]

@@ -78,6 +78,10 @@ impl Shared {
                 self.clock.sleep(by).await;
                 Outcome::Reply(reply)
             }
+            Some(Fault::Truncate) => {
+                self.apply(&call, View::Plain).await;
+                Outcome::Drop
+            }
             Some(Fault::Shuffle) => Outcome::Reply(self.apply(&call, View::Shuffled).await),
             Some(Fault::Gap) => Outcome::Reply(self.apply(&call, View::Torn).await),
             Some(Fault::Stale) => Outcome::Reply(self.apply(&call, View::Stale).await),

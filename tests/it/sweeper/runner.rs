@@ -84,6 +84,25 @@ async fn nothing_runs_before_the_grace_is_over() {
 }
 
 #[tokio::test]
+async fn whoever_looks_sees_what_it_is_doing_and_how_its_runs_ended() {
+    let (world, store) = with_entries(3, |_| {}).await;
+    let _sweeper = store.start_sweeper();
+    settle().await;
+    assert_eq!((store.sweeper().running, store.sweeper().rests_until, store.sweeper().runs.len()), (false, None, 0));
+    pass(&world, IDLE_GRACE, SECOND).await;
+    assert!(store.sweeper().running);
+    pass(&world, SECOND, TENTH).await;
+    let seen = store.sweeper();
+    assert!(!seen.running && seen.rests_until > Some(world.clock.wall()), "{seen:?}");
+    assert_eq!((seen.runs[0].report.entries_deleted, seen.runs[0].by_hand), (3, false));
+    store.sweep_once(SweepOptions::new().dry_run()).await.unwrap();
+    assert_eq!(store.sweeper().runs.len(), 1, "a dry run has done nothing");
+    store.sweep_once(SweepOptions::new()).await.unwrap();
+    let seen = store.sweeper();
+    assert_eq!((seen.runs.len(), seen.runs[0].by_hand, seen.runs[0].ended_at), (2, true, world.clock.wall()));
+}
+
+#[tokio::test]
 async fn an_operation_before_the_grace_is_over_makes_it_begin_anew() {
     let (world, store) = with_entries(1, |_| {}).await;
     let _sweeper = store.start_sweeper();
@@ -341,6 +360,23 @@ async fn where_no_listing_is_allowed_it_says_so_once_and_rests_while_leases_work
     world.objects.faults().clear();
     pass(&world, 2 * 60 * MINUTE, 10 * SECOND).await;
     assert_eq!(store.stats().entries_deleted, 5 + 1);
+}
+
+#[tokio::test]
+async fn where_no_deleting_is_allowed_it_says_so_once_and_what_was_judged_waits() {
+    let said = Said::default();
+    let _guard = tracing::subscriber::set_default(said.clone());
+    let (world, store) = with_entries(5, |_| {}).await;
+    world.objects.faults().script(Rule::always(Op::Delete, Fault::Refuse(Answer::Status(403))));
+    let _sweeper = store.start_sweeper();
+    settle().await;
+    pass(&world, 6 * 60 * MINUTE, 10 * SECOND).await;
+    assert!(store.stats().sweep_failures > 1, "it has tried again");
+    assert_eq!(said.count("may not delete"), 1);
+    assert_eq!(said.count("could be deleted"), 0);
+    world.objects.faults().clear();
+    pass(&world, 2 * 60 * MINUTE, 10 * SECOND).await;
+    assert_eq!(store.stats().entries_deleted, 5);
 }
 
 #[tokio::test]

@@ -1,0 +1,164 @@
+//! The command that runs under the lease.
+
+use crate::{
+    config::Config,
+    exit::{Failure, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE},
+    signals::{Signal, Signals},
+    target::Guard,
+};
+use leasehold::{Clock, Key, SystemClock};
+use std::{ffi::OsString, io, process::ExitStatus, time::Duration};
+use tokio::process::Command;
+
+/// How often to see whether what the command has started is gone as well.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How it came to its end.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    Exited(u8),
+    /// The lease was lost; a signal that came meanwhile.
+    Lost(Option<Signal>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Child {
+    child: tokio::process::Child,
+    /// The whole group of the command is signalled where it has one of its own: away from a terminal. On a terminal it
+    /// stays in ours, or it could not read from it.
+    #[cfg(unix)]
+    group: bool,
+    #[cfg(unix)]
+    pid: Option<rustix::process::Pid>,
+}
+
+impl Child {
+    pub(crate) fn start(command: &[OsString], guard: &Guard, key: &Key, config: &Config) -> Result<Self, Failure> {
+        let [program, arguments @ ..] = command else { return Err(Failure::usage("there is no command to run")) };
+        let mut command = Command::new(program);
+        command.args(arguments).env("LEASEHOLD_LEASE", guard.lease_id());
+        command.env("LEASEHOLD_FENCE", guard.fence().to_string()).env("LEASEHOLD_KEY", as_argument(key));
+        // So that the program, called by the command, finds the same key.
+        command.env("LEASEHOLD_NAMESPACE", config.namespace.value.as_str());
+        match &config.server {
+            Some(server) => command.env("LEASEHOLD_SERVER", &server.value),
+            None => command.env("LEASEHOLD_STORE", &config.store.value).env_remove("LEASEHOLD_SERVER"),
+        };
+        #[cfg(unix)]
+        let group = !io::IsTerminal::is_terminal(&io::stdin());
+        #[cfg(unix)]
+        if group {
+            command.process_group(0);
+        }
+        let child = command.spawn().map_err(|error| {
+            let name = program.to_string_lossy();
+            match error.kind() {
+                io::ErrorKind::NotFound => Failure::new(NOT_FOUND, format!("{name} was not found: check its spelling")),
+                _ => Failure::new(NOT_EXECUTABLE, format!("{name} cannot be executed: {error}")),
+            }
+        })?;
+        Ok(Self {
+            #[cfg(unix)]
+            pid: child.id().and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?)),
+            #[cfg(unix)]
+            group,
+            child,
+        })
+    }
+
+    /// Waits for its end: its exit code, or as a shell reports the signal that ended it.
+    pub(crate) async fn ended(&mut self) -> Result<u8, Failure> {
+        let status = self.child.wait().await;
+        status
+            .map(code)
+            .map_err(|error| Failure::new(OWN_FAILURE, format!("the command cannot be waited for: {error}")))
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn pass_on(&mut self, signal: Signal) {
+        // In a group of its own it has heard nothing yet.
+        if self.group || !signal.came_from_the_terminal() {
+            self.kill(signal.0);
+        }
+    }
+
+    #[cfg(unix)]
+    fn kill(&self, signal: rustix::process::Signal) {
+        let Some(pid) = self.pid else { return };
+        // It may be gone already.
+        let _ = match self.group {
+            true => rustix::process::kill_process_group(pid, signal),
+            false => rustix::process::kill_process(pid, signal),
+        };
+    }
+
+    /// Whether anything of it is left.
+    #[cfg(unix)]
+    fn is_left(&self) -> bool {
+        self.group && self.pid.is_some_and(|pid| rustix::process::test_kill_process_group(pid).is_ok())
+    }
+
+    /// Makes it end: asked first, killed when it takes too long. Returns when it is gone, with what came meanwhile.
+    #[cfg(unix)]
+    pub(crate) async fn stop(
+        &mut self,
+        kill_after: Duration,
+        signals: &mut Signals,
+    ) -> Result<Option<Signal>, Failure> {
+        let clock = SystemClock::new();
+        let deadline = clock.monotonic().plus(kill_after);
+        let (mut told, mut killed, mut gone) = (None, false, false);
+        self.kill(rustix::process::Signal::TERM);
+        loop {
+            if gone && (killed || !self.is_left()) {
+                return Ok(told);
+            }
+            let left = deadline.since(clock.monotonic());
+            let pause = if gone { left.min(LOOK) } else { left };
+            tokio::select! {
+                biased;
+                ended = self.child.wait(), if !gone => {
+                    ended.map_err(|error| Failure::new(OWN_FAILURE, format!("the command cannot be waited for: {error}")))?;
+                    gone = true;
+                }
+                signal = signals.next() => {
+                    told = Some(signal);
+                    self.pass_on(signal);
+                }
+                () = clock.sleep(pause), if !killed => {
+                    if deadline.since(clock.monotonic()).is_zero() {
+                        self.kill(rustix::process::Signal::KILL);
+                        killed = true;
+                    }
+                }
+            }
+        }
+    }
+
+    #[cfg(not(unix))]
+    pub(crate) fn pass_on(&mut self, _: Signal) {}
+
+    #[cfg(not(unix))]
+    pub(crate) async fn stop(&mut self, _: Duration, _: &mut Signals) -> Result<Option<Signal>, Failure> {
+        let killed = self.child.kill().await;
+        killed.map_err(|error| Failure::new(OWN_FAILURE, format!("the command cannot be killed: {error}")))?;
+        Ok(None)
+    }
+}
+
+fn as_argument(key: &Key) -> OsString {
+    #[cfg(unix)]
+    {
+        std::os::unix::ffi::OsStringExt::from_vec(key.as_bytes().to_vec())
+    }
+    #[cfg(not(unix))]
+    key.to_string().into()
+}
+
+fn code(status: ExitStatus) -> u8 {
+    #[cfg(unix)]
+    if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
+        return u8::try_from(128 + signal).unwrap_or(u8::MAX);
+    }
+    status.code().map_or(OWN_FAILURE, |code| u8::try_from(code).unwrap_or(u8::MAX))
+}

@@ -1,0 +1,206 @@
+//! lock and elect: a command that runs while a key is held, and is stopped when it is not.
+
+mod child;
+
+use crate::{
+    config::Config,
+    duration,
+    exit::{self, Failure, HELD, LOST, Outcome, TIMED_OUT},
+    lease::{Asking, held},
+    output,
+    signals::{Signal, Signals},
+    target::{Guard, Locked, Target, Wanted},
+    view::Holder,
+};
+use child::{Child, Ended};
+use clap::Args;
+use leasehold::{Clock, Key, SystemClock};
+use std::{ffi::OsString, time::Duration};
+
+/// How long to wait before standing for election again when the store fails.
+const AGAIN: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Args)]
+pub(crate) struct Lock {
+    /// What to lock: any text
+    key: Key,
+    #[command(flatten)]
+    run: Run,
+    /// Wait for it if somebody else holds it: 10s, or forever
+    #[arg(long, value_name = "TIME", value_parser = duration::parse_wait)]
+    wait: Option<Duration>,
+    /// What to end with when somebody else holds it [default: 4, or 124 after waiting]
+    #[arg(long, value_name = "CODE")]
+    conflict_exit_code: Option<u8>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Elect {
+    /// The name of the office: any text
+    name: Key,
+    #[command(flatten)]
+    run: Run,
+}
+
+/// What `lock` and `elect` have in common.
+#[derive(Debug, Args)]
+struct Run {
+    #[command(flatten)]
+    asking: Asking,
+    /// How long the command may take to end by itself when the lease is lost, before it is killed
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "10s")]
+    kill_after: Duration,
+    /// The command, with its arguments. It finds LEASEHOLD_KEY, LEASEHOLD_LEASE and LEASEHOLD_FENCE in its environment
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// A failure before the command was started is our own.
+fn own(failure: Failure) -> Failure {
+    match failure.code {
+        HELD | TIMED_OUT | LOST | exit::NOT_FOUND | exit::NOT_EXECUTABLE => failure,
+        _ => Failure { code: exit::OWN_FAILURE, ..failure },
+    }
+}
+
+/// What became of asking for the key.
+enum Asked {
+    Granted(Guard),
+    Held(Option<Holder>, Duration),
+    /// The user wants to go.
+    Told(Signal),
+}
+
+impl Lock {
+    pub(crate) async fn run(&self, config: &Config) -> Outcome {
+        let wanted = self.run.wanted(config);
+        let mut signals = Signals::new().map_err(own)?;
+        let opened = Target::open(config).await.map_err(own)?;
+        match ask(&opened, &self.key, &wanted, self.wait.unwrap_or_default(), &mut signals).await.map_err(own)? {
+            Asked::Told(signal) => Ok(signal.exit_code()),
+            Asked::Held(holder, again) => {
+                let failure = held(&self.key, holder.as_ref(), again, self.wait);
+                Err(Failure { code: self.conflict_exit_code.unwrap_or(failure.code), ..failure })
+            }
+            Asked::Granted(guard) => match self.run.under(guard, &self.key, config, &mut signals).await? {
+                Ended::Exited(code) => Ok(code),
+                Ended::Lost(_) => Ok(LOST),
+            },
+        }
+    }
+}
+
+impl Elect {
+    pub(crate) async fn run(&self, config: &Config) -> Outcome {
+        let wanted = self.run.wanted(config);
+        let mut signals = Signals::new().map_err(own)?;
+        let opened = Target::open(config).await.map_err(own)?;
+        loop {
+            match ask(&opened, &self.name, &wanted, duration::FOREVER, &mut signals).await {
+                Ok(Asked::Told(signal)) => return Ok(signal.exit_code()),
+                Ok(Asked::Held(..)) => {}
+                Ok(Asked::Granted(guard)) => {
+                    tracing::info!(name = %self.name, fence = %guard.fence(), "elected");
+                    match self.run.under(guard, &self.name, config, &mut signals).await? {
+                        Ended::Exited(code) => return Ok(code),
+                        // Told to go while the command was being stopped: do not stand again.
+                        Ended::Lost(Some(signal)) => return Ok(signal.exit_code()),
+                        Ended::Lost(None) => output::say(format_args!("standing for {} again", self.name)),
+                    }
+                }
+                Err(failure) if failure.code == exit::UNAVAILABLE => {
+                    output::say(format_args!("warning: {failure}; standing for {} again", self.name));
+                    let clock = SystemClock::new();
+                    tokio::select! {
+                        () = clock.sleep(AGAIN) => {}
+                        signal = signals.next() => return Ok(signal.exit_code()),
+                    }
+                }
+                Err(failure) => return Err(own(failure)),
+            }
+        }
+    }
+}
+
+/// Asks for the key. Whoever is told to go while waiting leaves no lease behind.
+async fn ask(
+    opened: &Target,
+    key: &Key,
+    wanted: &Wanted,
+    wait: Duration,
+    signals: &mut Signals,
+) -> Result<Asked, Failure> {
+    let told = {
+        let locking = opened.lock(key, wanted, wait);
+        tokio::select! {
+            biased;
+            locked = locking => {
+                return Ok(match locked? {
+                    Locked::Granted(guard) => Asked::Granted(guard),
+                    Locked::Held(holder, again) => Asked::Held(holder, again),
+                });
+            }
+            signal = signals.next() => signal,
+        }
+    };
+    opened.say_goodbye(key).await;
+    Ok(Asked::Told(told))
+}
+
+impl Run {
+    /// What this command asks for. Its note says which process to look for; arguments may be secret, so they stay out.
+    fn wanted(&self, config: &Config) -> Wanted {
+        let mut wanted = self.asking.wanted(config);
+        wanted.note.get_or_insert_with(|| {
+            let program =
+                self.command.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
+            let program: String = program.chars().take(200).collect();
+            format!("pid {}: {program}", std::process::id())
+        });
+        wanted
+    }
+
+    /// Runs the command for as long as the guard is good, and gives the lease back when it is gone.
+    async fn under(&self, guard: Guard, key: &Key, config: &Config, signals: &mut Signals) -> Result<Ended, Failure> {
+        let mut child = match Child::start(&self.command, &guard, key, config) {
+            Ok(child) => child,
+            Err(failure) => {
+                release(guard, key).await;
+                return Err(failure);
+            }
+        };
+        let ended = loop {
+            tokio::select! {
+                biased;
+                code = child.ended() => {
+                    // Nobody looked after the lease while the machine was suspended: ask before calling it a success.
+                    if guard.is_valid() {
+                        break Ended::Exited(code?);
+                    }
+                    output::complain(format_args!("the lease on {key} was lost before the command had ended"));
+                    break Ended::Lost(None);
+                }
+                taken_by = guard.lost() => {
+                    output::complain(lost(key, taken_by.as_ref()));
+                    break Ended::Lost(child.stop(self.kill_after, signals).await?);
+                }
+                signal = signals.next() => child.pass_on(signal),
+            }
+        };
+        release(guard, key).await;
+        Ok(ended)
+    }
+}
+
+fn lost(key: &Key, taken_by: Option<&Holder>) -> String {
+    match taken_by {
+        Some(holder) => format!("the lease on {key} is lost to {}: stopping the command", holder.who()),
+        None => format!("the lease on {key} is lost: stopping the command"),
+    }
+}
+
+async fn release(guard: Guard, key: &Key) {
+    if let Err(error) = guard.release().await {
+        output::say(format_args!("warning: {key} could not be released and will expire by itself: {error}"));
+    }
+}

@@ -1,0 +1,300 @@
+//! A lock service in place of a store: the same verbs over HTTP.
+
+mod guard;
+mod watch;
+
+pub(crate) use guard::RemoteGuard;
+
+use crate::{
+    config::Config,
+    exit::{FAILED, Failure, HELD, LOST, TIMED_OUT, UNAVAILABLE, USAGE},
+    target::Wanted,
+    wire::{self, Problem, millis},
+};
+use leasehold::{
+    Clock, Key, KeyJson, LeaseId, Namespace, OsGenerator, SystemClock, Ttl,
+    clock::Moment,
+    decision::{Decision, TxnId},
+};
+use reqwest::{Client, Method, RequestBuilder, Url};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::json;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+/// How long one request waits inside of the service. Longer waits are made of several.
+const SLICE: Duration = Duration::from_secs(20);
+
+/// How long an answer may take, beyond what was asked to be waited for.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// How often a request is repeated when no answer comes. Each of them is safe to repeat.
+const RETRIES: u32 = 4;
+
+/// Why there is no answer of the kind that was asked for.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// The service says so.
+    Problem(Box<Problem>),
+    /// The service says nothing.
+    Silent(String),
+}
+
+impl Refused {
+    pub(crate) fn code(&self) -> &str {
+        match self {
+            Self::Problem(problem) => &problem.code,
+            Self::Silent(_) => "",
+        }
+    }
+
+    fn is_retryable(&self) -> bool {
+        match self {
+            Self::Problem(problem) => matches!(problem.status, 429 | 503),
+            Self::Silent(_) => true,
+        }
+    }
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Silent(why) => Self::new(UNAVAILABLE, why),
+            Refused::Problem(problem) => {
+                let code = match (problem.code.as_str(), problem.status) {
+                    ("held", _) => HELD,
+                    ("timed_out", _) => TIMED_OUT,
+                    ("lost", _) => LOST,
+                    (_, 400) => USAGE,
+                    (_, 429 | 503) => UNAVAILABLE,
+                    _ => FAILED,
+                };
+                let hint = match problem.code.as_str() {
+                    "unauthorized" => "; set LEASEHOLD_TOKEN, or LEASEHOLD_TOKEN_FILE",
+                    _ => "",
+                };
+                Self::new(code, format!("{}{hint}", problem.detail))
+            }
+        }
+    }
+}
+
+/// A lock service, and the namespace in it.
+#[derive(Debug, Clone)]
+pub(crate) struct Remote {
+    base: Url,
+    token: Option<String>,
+    namespace: Namespace,
+    client: Client,
+    clock: SystemClock,
+    /// The request for a lease that has no answer yet, under a key that only we know.
+    asking: Arc<Mutex<Option<Wanted>>>,
+}
+
+impl Remote {
+    pub(crate) fn new(url: &str, config: &Config) -> Result<Self, Failure> {
+        let wrong = |why: String| Failure::usage(format!("the service {url:?} cannot be used: {why}"));
+        let base = Url::parse(url).map_err(|error| wrong(format!("{error}; write it like http://127.0.0.1:7420")))?;
+        if !matches!(base.scheme(), "http" | "https") || !matches!(base.path(), "" | "/") {
+            return Err(wrong("write it like http://127.0.0.1:7420".to_owned()));
+        }
+        // A proxy that buffers would turn waiting into silence.
+        let client = Client::builder().no_proxy().build().map_err(|error| wrong(error.to_string()))?;
+        let token = config.token.clone();
+        Ok(Self {
+            base,
+            token,
+            namespace: config.namespace.value.clone(),
+            client,
+            clock: SystemClock::new(),
+            asking: Arc::default(),
+        })
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let mut url = self.base.clone();
+        url.set_path(path);
+        let request = self.client.request(method, url);
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+
+    fn post(&self, path: &str, body: &impl Serialize) -> RequestBuilder {
+        let body = serde_json::to_string(body).unwrap_or_default();
+        self.request(Method::POST, path).header("content-type", "application/json").body(body)
+    }
+
+    /// The query of a key: its bytes, whatever they are.
+    fn about(&self, path: &str, pairs: &[(&str, &[u8])]) -> RequestBuilder {
+        let mut query = format!("namespace={}", self.namespace);
+        for (name, value) in pairs {
+            let value = percent_encoding::percent_encode(value, percent_encoding::NON_ALPHANUMERIC);
+            query += &format!("&{name}={value}");
+        }
+        let mut url = self.base.clone();
+        url.set_path(path);
+        url.set_query(Some(&query));
+        let request = self.client.request(Method::GET, url);
+        match &self.token {
+            Some(token) => request.bearer_auth(token),
+            None => request,
+        }
+    }
+
+    async fn send<T: DeserializeOwned>(&self, request: RequestBuilder, within: Duration) -> Result<T, Refused> {
+        let silent = |why: String| Refused::Silent(format!("{} did not answer: {why}", self.base));
+        let response = request.timeout(within).send().await.map_err(|error| silent(innermost(&error)))?;
+        let status = response.status();
+        let body = response.bytes().await.map_err(|error| silent(innermost(&error)))?;
+        if status.is_success() {
+            // An answer without a body is as good as `null`.
+            let body = if body.is_empty() { b"null" } else { &body[..] };
+            return serde_json::from_slice(body).map_err(|error| silent(format!("this is no lock service: {error}")));
+        }
+        Err(match serde_json::from_slice(&body) {
+            Ok(problem) => Refused::Problem(Box::new(problem)),
+            Err(_) => silent(format!("the answer was {status}")),
+        })
+    }
+
+    /// Asks until there is an answer, a few times.
+    async fn ask<T: DeserializeOwned>(&self, request: RequestBuilder, within: Duration) -> Result<T, Refused> {
+        let mut tries = 0;
+        loop {
+            let Some(again) = request.try_clone() else { return self.send(request, within).await };
+            match self.send(again, within).await {
+                Err(refused) if refused.is_retryable() && tries < RETRIES => {
+                    self.clock.sleep(Duration::from_millis(100) * 2u32.pow(tries)).await;
+                    tries += 1;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// Acquires a lease, and says from when on its time counts. A lost answer is asked for again by the same key.
+    pub(crate) async fn acquire(
+        &self,
+        key: &Key,
+        wanted: &Wanted,
+        wait: Duration,
+    ) -> Result<(wire::Lease, Moment), Refused> {
+        let KeyJson { key, key_b64 } = key.clone().into();
+        let id = wanted.request_id.clone().unwrap_or_else(|| LeaseId::random(&OsGenerator::new()).to_string());
+        if wanted.request_id.is_none() {
+            self.note(Some(Wanted { request_id: Some(id.clone()), ..wanted.clone() }));
+        }
+        let until = self.clock.monotonic().plus(wait);
+        loop {
+            let sent = self.clock.monotonic();
+            let slice = until.since(sent).min(SLICE);
+            let body = wire::Acquire {
+                namespace: Some(self.namespace.to_string()),
+                key: key.clone(),
+                key_b64: key_b64.clone(),
+                owner: wanted.owner.clone(),
+                ttl_ms: millis(wanted.ttl),
+                wait_ms: u32::try_from(slice.as_millis()).unwrap_or(u32::MAX),
+                note: wanted.note.clone(),
+            };
+            let request = self.post("/v1/acquire", &body).header(wire::IDEMPOTENCY_KEY, &id);
+            match self.ask(request, slice + ANSWER).await {
+                // The service may have waited for less than it was asked to.
+                Err(refused) if matches!(refused.code(), "held" | "timed_out") && self.clock.monotonic() < until => {}
+                answer => {
+                    // With no answer nobody knows yet.
+                    if !matches!(answer, Err(Refused::Silent(_))) {
+                        self.note(None);
+                    }
+                    return answer.map(|lease| (lease, sent));
+                }
+            }
+        }
+    }
+
+    fn note(&self, asking: Option<Wanted>) {
+        *self.asking.lock().unwrap_or_else(PoisonError::into_inner) = asking;
+    }
+
+    /// Gives back what a request that was given up may have been granted: the same one again says what it was.
+    pub(crate) async fn take_back(&self, key: &Key) {
+        let asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(wanted) = asking else { return };
+        if let Ok((lease, _)) = self.acquire(key, &wanted, Duration::ZERO).await
+            && let Err(refused) = self.release(key, &lease.lease_id).await
+        {
+            tracing::warn!(%key, ?refused, "a lease that nobody wants could not be given back: it will expire");
+        }
+    }
+
+    pub(crate) async fn renew(
+        &self,
+        key: &Key,
+        lease_id: &str,
+        ttl: Option<Ttl>,
+        once_within: Option<Duration>,
+    ) -> Result<wire::Lease, Refused> {
+        let KeyJson { key, key_b64 } = key.clone().into();
+        let namespace = Some(self.namespace.to_string());
+        let ttl_ms = ttl.map(Ttl::as_millis);
+        let body = wire::Renew { namespace, key, key_b64, lease_id: lease_id.to_owned(), ttl_ms };
+        let request = self.post("/v1/renew", &body);
+        match once_within {
+            Some(within) => self.send(request, within).await,
+            None => self.ask(request, ANSWER).await,
+        }
+    }
+
+    pub(crate) async fn release(&self, key: &Key, lease_id: &str) -> Result<(), Refused> {
+        let KeyJson { key, key_b64 } = key.clone().into();
+        let namespace = Some(self.namespace.to_string());
+        let body = wire::Release { namespace, key, key_b64, lease_id: lease_id.to_owned() };
+        self.ask::<serde_json::Value>(self.post("/v1/release", &body), ANSWER).await.map(drop)
+    }
+
+    pub(crate) async fn get(&self, key: &Key, peek: bool) -> Result<wire::KeyStatus, Refused> {
+        let peek: &[u8] = if peek { b"true" } else { b"false" };
+        self.ask(self.about("/v1/lease", &[("key", key.as_bytes()), ("peek", peek)]), ANSWER).await
+    }
+
+    pub(crate) async fn list(&self, prefix: &[u8], after: Option<&str>) -> Result<wire::KeyList, Refused> {
+        let mut pairs = vec![("prefix", prefix), ("limit", b"500")];
+        pairs.extend(after.map(|after| ("after", after.as_bytes())));
+        self.ask(self.about("/v1/leases", &pairs), 2 * ANSWER).await
+    }
+
+    pub(crate) async fn begin(&self) -> Result<wire::Txn, Refused> {
+        self.ask(self.post("/v1/txns", &json!({})), ANSWER).await
+    }
+
+    pub(crate) async fn decide(&self, txn: TxnId, decision: Decision, by: &str) -> Result<wire::Decided, Refused> {
+        let body = wire::Decide { decision, by: by.to_owned() };
+        self.ask(self.post(&format!("/v1/txns/{txn}/decide"), &body), ANSWER).await
+    }
+
+    pub(crate) async fn decision(&self, txn: TxnId) -> Result<wire::Txn, Refused> {
+        self.ask(self.request(Method::GET, &format!("/v1/txns/{txn}")), ANSWER).await
+    }
+
+    pub(crate) async fn forget(&self, txn: TxnId) -> Result<(), Refused> {
+        self.ask(self.request(Method::DELETE, &format!("/v1/txns/{txn}")), ANSWER).await
+    }
+
+    /// However long it takes; it goes on in the service if we go.
+    pub(crate) async fn sweep(&self, sweep: &wire::Sweep) -> Result<wire::SweepReport, Refused> {
+        self.send(self.post("/v1/sweep", sweep), Duration::from_secs(3600)).await
+    }
+}
+
+/// What went wrong at the bottom of it: the rest only says that a request was sent.
+fn innermost(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    if error.is_timeout() { "time ran out".to_owned() } else { cause.to_string() }
+}

@@ -1,0 +1,72 @@
+//! Which path leads where, and what happens on every way.
+
+use super::{App, auth, decisions, events, health, leases, openapi, overview, page, sweeps};
+use crate::wire::Problem;
+use axum::{
+    Router,
+    extract::{MatchedPath, Request, State},
+    http::{HeaderValue, Method, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use leasehold::Clock;
+use metrics::{counter, histogram};
+
+pub(super) fn router(app: App) -> Router {
+    Router::new()
+        .route("/", get(page::html))
+        .route("/page.css", get(page::css))
+        .route("/page.js", get(page::js))
+        .route("/livez", get(health::live))
+        .route("/readyz", get(health::ready))
+        .route("/metrics", get(health::metrics))
+        .route("/openapi.json", get(openapi::document))
+        .route("/v1/acquire", post(leases::acquire))
+        .route("/v1/renew", post(leases::renew))
+        .route("/v1/release", post(leases::release))
+        .route("/v1/lease", get(leases::get))
+        .route("/v1/leases", get(leases::list))
+        .route("/v1/check", post(leases::check))
+        .route("/v1/watch", get(events::watch))
+        .route("/v1/elections/campaign", post(leases::campaign))
+        .route("/v1/elections/resign", post(leases::resign))
+        .route("/v1/elections/leader", get(leases::leader))
+        .route("/v1/elections/observe", get(events::observe))
+        .route("/v1/txns", post(decisions::begin))
+        .route("/v1/txns/{txn}", get(decisions::read).delete(decisions::forget))
+        .route("/v1/txns/{txn}/decide", post(decisions::decide))
+        .route("/v1/sweep", get(sweeps::status).post(sweeps::run))
+        .route("/v1/overview", get(overview::overview))
+        .fallback(nowhere)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(app.clone(), auth::guard))
+        .layer(middleware::from_fn_with_state(app.clone(), count))
+        .with_state(app)
+}
+
+async fn nowhere() -> Problem {
+    Problem::new("not_found", "there is no such path: /openapi.json has those that there are")
+}
+
+async fn wrong_method(method: Method) -> Problem {
+    Problem::new("method_not_allowed", format!("{method} is not one of them: /openapi.json has those that there are"))
+}
+
+/// Counts every request under its route, never under what a client made up, and lets nobody store an answer.
+async fn count(State(app): State<App>, request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
+    let began = app.clock.monotonic();
+    let mut response = next.run(request).await.into_response();
+    let headers = response.headers_mut();
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers.entry(header::X_CONTENT_TYPE_OPTIONS).or_insert(HeaderValue::from_static("nosniff"));
+    let status = response.status().as_u16().to_string();
+    counter!("leasehold_http_requests_total", "route" => route.clone(), "status" => status).increment(1);
+    // How long a client wants to wait says nothing about the service.
+    if !matches!(route.as_str(), "/v1/acquire" | "/v1/elections/campaign" | "/v1/watch" | "/v1/elections/observe") {
+        let took = app.clock.monotonic().since(began);
+        histogram!("leasehold_http_request_duration_seconds", "route" => route).record(took.as_secs_f64());
+    }
+    response
+}

@@ -1,0 +1,91 @@
+//! The signals by which somebody asks the program, or the command that it runs, to end.
+
+#[cfg(unix)]
+pub(crate) use unix::{Signal, Signals};
+
+#[cfg(not(unix))]
+pub(crate) use other::{Signal, Signals};
+
+#[cfg(unix)]
+mod unix {
+    use crate::exit::Failure;
+    use futures_util::future::{poll_fn, select_all};
+    use rustix::process::Signal as Number;
+    use std::pin::pin;
+    use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+
+    /// Everything by which somebody asks a program to end, or to do what it has been taught.
+    const PASSED_ON: [Number; 6] = [Number::INT, Number::TERM, Number::HUP, Number::QUIT, Number::USR1, Number::USR2];
+
+    /// One that has come.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct Signal(pub(crate) Number);
+
+    impl Signal {
+        /// As a shell would report a program that ended by it.
+        pub(crate) fn exit_code(self) -> u8 {
+            u8::try_from(128 + self.0.as_raw()).unwrap_or(u8::MAX)
+        }
+
+        /// The terminal has sent it to the whole foreground, which the command is part of: once is enough.
+        pub(crate) fn came_from_the_terminal(self) -> bool {
+            let ours = || Some(rustix::termios::tcgetpgrp(std::io::stdin()).ok()? == rustix::process::getpgrp());
+            matches!(self.0, Number::INT | Number::QUIT) && ours().unwrap_or(false)
+        }
+    }
+
+    /// Listening, from when it was made: no signal ends the program any more.
+    #[derive(Debug)]
+    pub(crate) struct Signals(Vec<(Number, Stream)>);
+
+    impl Signals {
+        pub(crate) fn new() -> Result<Self, Failure> {
+            let listen = |number: Number| Ok((number, signal(SignalKind::from_raw(number.as_raw()))?));
+            let streams: std::io::Result<_> = PASSED_ON.into_iter().map(listen).collect();
+            Ok(Self(streams.map_err(|error| Failure::failed(format!("signals cannot be received: {error}")))?))
+        }
+
+        pub(crate) async fn next(&mut self) -> Signal {
+            let next = self.0.iter_mut().map(|(number, stream)| {
+                let number = *number;
+                Box::pin(async move {
+                    let mut stream = pin!(stream);
+                    poll_fn(|context| stream.poll_recv(context)).await;
+                    Signal(number)
+                })
+            });
+            select_all(next).await.0
+        }
+    }
+}
+
+#[cfg(not(unix))]
+mod other {
+    use crate::exit::Failure;
+
+    /// Ctrl-C.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) struct Signal;
+
+    impl Signal {
+        pub(crate) fn exit_code(self) -> u8 {
+            130
+        }
+    }
+
+    #[derive(Debug)]
+    pub(crate) struct Signals;
+
+    impl Signals {
+        pub(crate) fn new() -> Result<Self, Failure> {
+            Ok(Self)
+        }
+
+        pub(crate) async fn next(&mut self) -> Signal {
+            if tokio::signal::ctrl_c().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            Signal
+        }
+    }
+}

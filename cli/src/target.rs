@@ -1,0 +1,397 @@
+//! What the verbs talk to: a store that this process opens itself, or a lock service.
+
+use crate::{
+    config::Config,
+    exit::{Failure, LOST, UNAVAILABLE},
+    remote::{Refused, Remote, RemoteGuard},
+    view::{Grant, Holder, Status},
+};
+use futures_util::{StreamExt, stream::BoxStream};
+use leasehold::{
+    Clock, Error, Key, LeaseId, Leases, Store, StoreBuilder, SystemClock, Ttl,
+    decision::{Answer, Decided, Decision, TxnId},
+    lease::{self, Acquired, Renewed, Request},
+    store::Probing,
+};
+use std::time::Duration;
+
+/// Where leases and decisions are.
+#[derive(Debug)]
+pub(crate) enum Target {
+    /// In a store that this process opens.
+    Embedded(Embedded),
+    /// Behind a lock service.
+    Service(Remote),
+}
+
+/// A store that this process has opened, and the leases of one namespace in it.
+#[derive(Debug)]
+pub(crate) struct Embedded {
+    pub(crate) store: Store,
+    pub(crate) leases: Leases,
+}
+
+/// What is asked for, whoever is asked.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    pub(crate) ttl: Duration,
+    pub(crate) owner: String,
+    pub(crate) note: Option<String>,
+    pub(crate) request_id: Option<String>,
+}
+
+impl Wanted {
+    fn request(&self) -> Result<Request, Failure> {
+        let mut request = Request::new(self.ttl)?.owner(self.owner.clone())?;
+        if let Some(note) = &self.note {
+            request = request.note(note.clone())?;
+        }
+        Ok(match &self.request_id {
+            Some(id) => request.request_id(id.clone())?,
+            None => request,
+        })
+    }
+}
+
+/// A lease that is kept alive.
+#[derive(Debug)]
+pub(crate) enum Guard {
+    Embedded(lease::Guard),
+    Service(RemoteGuard),
+}
+
+/// What became of a request for one.
+#[derive(Debug)]
+pub(crate) enum Locked {
+    Granted(Guard),
+    /// By whom, and when to ask again.
+    Held(Option<Holder>, Duration),
+}
+
+impl Guard {
+    pub(crate) fn lease_id(&self) -> String {
+        match self {
+            Self::Embedded(guard) => guard.grant().lease_id().to_string(),
+            Self::Service(guard) => guard.lease_id(),
+        }
+    }
+
+    pub(crate) fn fence(&self) -> u64 {
+        match self {
+            Self::Embedded(guard) => guard.fence().get(),
+            Self::Service(guard) => guard.fence(),
+        }
+    }
+
+    pub(crate) fn is_valid(&self) -> bool {
+        match self {
+            Self::Embedded(guard) => guard.is_valid(),
+            Self::Service(guard) => guard.is_valid(),
+        }
+    }
+
+    /// Resolves when it is lost, with who has it now if that is known.
+    pub(crate) async fn lost(&self) -> Option<Holder> {
+        match self {
+            Self::Embedded(guard) => guard.lost().await.taken_by.as_ref().map(Holder::from),
+            Self::Service(guard) => guard.lost().await,
+        }
+    }
+
+    pub(crate) async fn release(self) -> Result<(), Failure> {
+        match self {
+            Self::Embedded(guard) => Ok(guard.release().await?),
+            Self::Service(guard) => Ok(guard.release().await?),
+        }
+    }
+}
+
+/// How long a write in doubt may take to be settled when the user wants to go.
+const GOODBYE: Duration = Duration::from_secs(10);
+
+/// What became of a request for a lease.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    Granted(Grant),
+    /// By whom, and when to ask again.
+    Held(Option<Holder>, Duration),
+}
+
+/// The service that is asked in place of a store.
+fn remote(config: &Config) -> Result<Option<Remote>, Failure> {
+    config.server.as_ref().map(|server| Remote::new(&server.value, config)).transpose()
+}
+
+/// For what only somebody at the store can do.
+pub(crate) fn no_service(config: &Config) -> Result<(), Failure> {
+    match &config.server {
+        Some(server) => Err(Failure::usage(format!(
+            "this cannot be done through a service ({}): name the store itself with --store",
+            server.origin
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// That somebody else has it is an answer; all else is a failure.
+fn held_elsewhere(refused: Refused) -> Result<Asked, Failure> {
+    match refused {
+        Refused::Problem(problem) if matches!(problem.code.as_str(), "held" | "timed_out") => {
+            let again = Duration::from_millis(problem.retry_after_ms.unwrap_or_default());
+            Ok(Asked::Held(problem.holder.as_deref().map(Holder::from), again))
+        }
+        refused => Err(refused.into()),
+    }
+}
+
+/// How a store is opened by this program, with everything that is configured.
+pub(crate) fn builder(config: &Config) -> StoreBuilder {
+    let builder = Store::builder().url(&config.store.value).settings(config.settings.clone());
+    config.options.iter().fold(builder, |builder, (name, value)| builder.option(name, value))
+}
+
+/// The same error, with what the store cannot know: that it was asked without credentials.
+pub(crate) fn explain(config: &Config, error: Error) -> Failure {
+    let s3 = config.store.value.starts_with("s3");
+    let given = |name: &str| std::env::var_os(name).is_some() || config.options.contains_key(&name.to_lowercase());
+    let anonymous = ["AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"];
+    let mut failure = Failure::from(error);
+    if s3 && failure.code == UNAVAILABLE && !anonymous.into_iter().any(given) {
+        failure.message.push_str(
+            ". No credentials are set, so those of the machine were asked for: set AWS_ACCESS_KEY_ID and \
+             AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT for a store that is not Amazon's",
+        );
+    }
+    failure
+}
+
+impl Embedded {
+    /// Opens the store, or makes it.
+    pub(crate) async fn open(config: &Config) -> Result<Self, Failure> {
+        Self::with(config, builder(config)).await
+    }
+
+    /// Opens a store that must be there already: looking at a store must not make one where a URL is misspelt.
+    pub(crate) async fn existing(config: &Config) -> Result<Self, Failure> {
+        Self::with(config, builder(config).must_exist()).await
+    }
+
+    /// The same for whoever changes nothing: that needs no proof that the store is safe, and no right to write.
+    pub(crate) async fn looking(config: &Config) -> Result<Self, Failure> {
+        Self::with(config, builder(config).must_exist().probing(Probing::Never)).await
+    }
+
+    async fn with(config: &Config, builder: StoreBuilder) -> Result<Self, Failure> {
+        no_service(config)?;
+        let store = builder.open().await.map_err(|error| explain(config, error))?;
+        let leases = store.leases(config.namespace.value.clone())?;
+        Ok(Self { store, leases })
+    }
+}
+
+impl Target {
+    /// Where something may be made that was not there.
+    pub(crate) async fn open(config: &Config) -> Result<Self, Failure> {
+        match remote(config)? {
+            Some(remote) => Ok(Self::Service(remote)),
+            None => Embedded::open(config).await.map(Self::Embedded),
+        }
+    }
+
+    /// For a user who wants to go while a request for a key is under way: leaves no lease behind that nobody knows of.
+    pub(crate) async fn say_goodbye(&self, key: &Key) {
+        let settled = async {
+            match self {
+                // What was dropped is settled in the background, which holds the key until then: reading waits for it.
+                Self::Embedded(Embedded { leases, .. }) => drop(leases.get(key).await),
+                Self::Service(remote) => remote.take_back(key).await,
+            }
+        };
+        let clock = SystemClock::new();
+        tokio::select! {
+            () = settled => {}
+            () = clock.sleep(GOODBYE) => {}
+        }
+    }
+
+    /// Where something must be there already.
+    pub(crate) async fn existing(config: &Config) -> Result<Self, Failure> {
+        match remote(config)? {
+            Some(remote) => Ok(Self::Service(remote)),
+            None => Embedded::existing(config).await.map(Self::Embedded),
+        }
+    }
+
+    /// For whoever changes nothing.
+    pub(crate) async fn looking(config: &Config) -> Result<Self, Failure> {
+        match remote(config)? {
+            Some(remote) => Ok(Self::Service(remote)),
+            None => Embedded::looking(config).await.map(Self::Embedded),
+        }
+    }
+
+    pub(crate) async fn acquire(&self, key: &Key, wanted: &Wanted, wait: Duration) -> Result<Asked, Failure> {
+        let leases = match self {
+            Self::Embedded(Embedded { leases, .. }) => leases,
+            Self::Service(remote) => {
+                return match remote.acquire(key, wanted, wait).await {
+                    Ok((lease, _)) => Ok(Asked::Granted(Grant::try_from(&lease)?)),
+                    Err(refused) => held_elsewhere(refused),
+                };
+            }
+        };
+        let request = wanted.request()?;
+        let acquired = match wait.is_zero() {
+            true => leases.acquire(key, &request).await?,
+            false => leases.acquire_within(key, &request, wait).await?,
+        };
+        Ok(match acquired {
+            Acquired::Granted(grant) => Asked::Granted(Grant::from(&grant)),
+            Acquired::Held(held) => Asked::Held(held.by.as_ref().map(Holder::from), held.retry_after),
+        })
+    }
+
+    /// The same, kept alive from then on.
+    pub(crate) async fn lock(&self, key: &Key, wanted: &Wanted, wait: Duration) -> Result<Locked, Failure> {
+        match self {
+            Self::Embedded(Embedded { leases, .. }) => Ok(match leases.lock(key, &wanted.request()?, wait).await? {
+                lease::Locked::Granted(guard) => Locked::Granted(Guard::Embedded(guard)),
+                lease::Locked::Held(held) => Locked::Held(held.by.as_ref().map(Holder::from), held.retry_after),
+            }),
+            Self::Service(remote) => match remote.acquire(key, wanted, wait).await {
+                Ok((lease, sent)) => {
+                    let guard = RemoteGuard::new(remote.clone(), key.clone(), &lease, sent);
+                    Ok(Locked::Granted(Guard::Service(guard)))
+                }
+                Err(refused) => match held_elsewhere(refused)? {
+                    Asked::Held(holder, again) => Ok(Locked::Held(holder, again)),
+                    Asked::Granted(_) => Ok(Locked::Held(None, Duration::ZERO)),
+                },
+            },
+        }
+    }
+
+    pub(crate) async fn renew(&self, key: &Key, id: LeaseId, ttl: Option<Ttl>) -> Result<Grant, Failure> {
+        match self {
+            Self::Embedded(Embedded { leases, .. }) => match leases.renew_by_id(key, id, ttl).await? {
+                Renewed::Renewed(grant) => Ok(Grant::from(&grant)),
+                Renewed::Lost(loss) => Err(lost(key, id, loss.taken_by.as_ref().map(Holder::from).as_ref())),
+            },
+            Self::Service(remote) => match remote.renew(key, &id.to_string(), ttl, None).await {
+                Ok(lease) => Ok(Grant::try_from(&lease)?),
+                Err(Refused::Problem(problem)) if problem.code == "lost" => {
+                    Err(lost(key, id, problem.holder.as_deref().map(Holder::from).as_ref()))
+                }
+                Err(refused) => Err(refused.into()),
+            },
+        }
+    }
+
+    pub(crate) async fn release(&self, key: &Key, id: LeaseId) -> Result<(), Failure> {
+        let holder = match self {
+            Self::Embedded(Embedded { leases, .. }) => leases.peek(key).await?.holder.as_ref().map(Holder::from),
+            Self::Service(remote) => remote.get(key, true).await?.holder.as_ref().map(Holder::from),
+        };
+        let carried = holder.as_ref().is_some_and(|holder| holder.lease_id == id.to_string());
+        // Also what is not held: a lease that has ended is cleared on the way.
+        match self {
+            Self::Embedded(Embedded { leases, .. }) => leases.release_by_id(key, id).await?,
+            Self::Service(remote) => remote.release(key, &id.to_string()).await?,
+        }
+        match carried {
+            true => Ok(()),
+            false => Err(not_held(key, id, holder.as_ref())),
+        }
+    }
+
+    pub(crate) async fn get(&self, key: &Key) -> Result<Status, Failure> {
+        match self {
+            Self::Embedded(Embedded { leases, .. }) => Ok(Status::from(&leases.get(key).await?)),
+            Self::Service(remote) => Ok(Status::try_from(&remote.get(key, false).await?)?),
+        }
+    }
+
+    /// What there is, and every change. An error that is not the last item is followed by more.
+    pub(crate) fn watch(&self, key: &Key) -> BoxStream<'static, Result<Status, Failure>> {
+        match self {
+            Self::Embedded(Embedded { leases, .. }) => leases.watch(key).map(|seen| Ok(Status::from(&seen?))).boxed(),
+            Self::Service(remote) => remote.watch(key),
+        }
+    }
+
+    /// One page of keys; those that cannot be read are errors of their own.
+    pub(crate) async fn list(&self, prefix: &[u8], after: Option<&str>) -> Result<Page, Failure> {
+        match self {
+            Self::Embedded(Embedded { leases, .. }) => {
+                let after = after.map(|text| leases.cursor(text)).transpose()?;
+                let page = leases.list(prefix, after.as_ref(), 500).await?;
+                let keys = page.keys.into_iter().map(|status| Ok(Status::from(&status?))).collect();
+                Ok(Page { keys, next: page.next.map(|next| next.to_string()) })
+            }
+            Self::Service(remote) => {
+                let page = remote.list(prefix, after).await?;
+                let read = page.keys.iter().map(|status| Ok(Status::try_from(status)?));
+                let unreadable = page.unreadable.into_iter().map(|why| Err(Failure::failed(why)));
+                Ok(Page { keys: read.chain(unreadable).collect(), next: page.next })
+            }
+        }
+    }
+}
+
+impl Target {
+    pub(crate) async fn begin(&self) -> Result<TxnId, Failure> {
+        match self {
+            Self::Embedded(Embedded { store, .. }) => Ok(store.decisions().begin()),
+            Self::Service(remote) => Ok(remote.begin().await?.txn.parse()?),
+        }
+    }
+
+    pub(crate) async fn decide(&self, txn: TxnId, decision: Decision, by: &str) -> Result<Decided, Failure> {
+        match self {
+            Self::Embedded(Embedded { store, .. }) => Ok(store.decisions().by(by).decide(txn, decision).await?),
+            Self::Service(remote) => match remote.decide(txn, decision, by).await {
+                Ok(decided) => Ok(Decided::Decision(decided.decision)),
+                Err(refused) if refused.code() == "too_old" => Ok(Decided::TooOld),
+                Err(refused) => Err(refused.into()),
+            },
+        }
+    }
+
+    pub(crate) async fn decision(&self, txn: TxnId) -> Result<Answer, Failure> {
+        match self {
+            Self::Embedded(Embedded { store, .. }) => Ok(store.decisions().decision(txn).await?),
+            Self::Service(remote) => Ok(remote.decision(txn).await?.answer.into()),
+        }
+    }
+
+    pub(crate) async fn forget(&self, txn: TxnId) -> Result<(), Failure> {
+        match self {
+            Self::Embedded(Embedded { store, .. }) => Ok(store.decisions().forget(txn).await?),
+            Self::Service(remote) => Ok(remote.forget(txn).await?),
+        }
+    }
+}
+
+/// One page of a listing.
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub(crate) keys: Vec<Result<Status, Failure>>,
+    pub(crate) next: Option<String>,
+}
+
+fn lost(key: &Key, id: LeaseId, taken_by: Option<&Holder>) -> Failure {
+    let now = match taken_by {
+        Some(holder) => format!("it is held by {}", holder.who()),
+        None => "it has ended, or was never granted".to_owned(),
+    };
+    let message = format!("the lease {id} on {key} is lost: {now}; stop what it protects, and acquire it anew");
+    Failure::new(LOST, message)
+}
+
+fn not_held(key: &Key, id: LeaseId, holder: Option<&Holder>) -> Failure {
+    let now = match holder {
+        Some(holder) => format!("held by {}, under another lease", holder.who()),
+        None => "free".to_owned(),
+    };
+    Failure::new(LOST, format!("there is nothing to release: {key} is not held by the lease {id}; it is {now}"))
+}

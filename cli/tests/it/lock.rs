@@ -1,0 +1,254 @@
+//! `lock` and `elect` with real processes: the command is gone, the exit code is right, no lease is left behind.
+
+use crate::home::{Home, ended, field, until};
+use std::{
+    fs,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+fn signal(child: &Child, name: &str) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
+}
+
+/// Whether a process is there, and not merely waiting to be buried.
+fn is_alive(pid: &str) -> bool {
+    let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    if Path::new("/proc/self/stat").exists() {
+        return state.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'));
+    }
+    Command::new("kill").args(["-0", pid]).stderr(Stdio::null()).status().unwrap().success()
+}
+
+/// What a script wrote, once it has.
+fn read(path: &Path) -> String {
+    until(&format!("{} is written", path.display()), || {
+        fs::read_to_string(path).is_ok_and(|text| text.ends_with('\n'))
+    });
+    fs::read_to_string(path).unwrap().trim().to_owned()
+}
+
+fn is_free(home: &Home, key: &str) -> bool {
+    home.json(&["get", key]).contains(r#""state":"free""#)
+}
+
+#[test]
+fn two_terminals_exclude_each_other_from_the_first_minute_on() {
+    let home = Home::new();
+    let first = home.start(&[
+        "lock",
+        "backup",
+        "--",
+        "sh",
+        "-c",
+        "echo running > begun; while [ ! -e go ]; do sleep 0.02; done",
+    ]);
+    read(&home.path("begun"));
+    // In another folder, too.
+    let elsewhere = home.path("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let second = home.leasehold(&["lock", "backup", "--", "true"]).current_dir(&elsewhere).output().unwrap();
+    assert_eq!(second.status.code(), Some(4));
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(said.contains("backup is held by alice@") && said.contains("--wait"), "{said}");
+    let third = home.run(&["lock", "backup", "--conflict-exit-code", "75", "--", "true"]);
+    assert_eq!(third.code, 75);
+    let fourth = home.run(&["lock", "backup", "--wait", "50ms", "--", "true"]);
+    assert_eq!(fourth.code, 124, "{fourth:?}");
+
+    let waiting = home.start(&["lock", "backup", "--wait", "forever", "--", "sh", "-c", "exit 9"]);
+    fs::write(home.path("go"), "").unwrap();
+    assert_eq!(ended(first).code, 0);
+    assert_eq!(ended(waiting).code, 9);
+    assert!(is_free(&home, "backup"));
+}
+
+#[test]
+fn the_command_knows_its_key_its_lease_and_its_fence() {
+    let home = Home::new();
+    let ran = home.run(&[
+        "lock",
+        "orders/42",
+        "--",
+        "sh",
+        "-c",
+        "echo $LEASEHOLD_KEY $LEASEHOLD_FENCE; leasehold renew $LEASEHOLD_KEY -o json",
+    ]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let fence = field(&ran.out, "fence");
+    assert!(ran.out.starts_with(&format!("orders/42 {fence}\n")), "{}", ran.out);
+}
+
+#[test]
+fn the_end_of_the_command_is_the_end_of_the_lock() {
+    let home = Home::new();
+    for (command, code) in
+        [("exit 0", 0), ("exit 3", 3), ("exit 200", 200), ("kill -9 $$", 137), ("kill -TERM $$", 143)]
+    {
+        assert_eq!(home.run(&["lock", "x", "--", "sh", "-c", command]).code, code, "{command}");
+        assert!(is_free(&home, "x"), "{command}");
+    }
+    let missing = home.run(&["lock", "x", "--", "no-such-command"]);
+    assert!(missing.code == 127 && missing.err.contains("was not found"), "{missing:?}");
+    assert!(is_free(&home, "x"));
+    fs::write(home.path("data"), "").unwrap();
+    assert_eq!(home.run(&["lock", "x", "--", "./data"]).code, 126);
+    assert!(is_free(&home, "x"));
+    assert_eq!(home.run(&["--store", "file:///dev/null/x", "lock", "x", "--", "true"]).code, 125);
+    assert_eq!(home.run(&["lock", "x"]).code, 2);
+}
+
+/// A command that writes down its process id, and that of a child of its own.
+const NOTES_ITS_PIDS: &str = "sleep 1000 & echo $! > grandchild; echo $$ > child; wait";
+
+#[test]
+fn every_signal_reaches_the_command_and_nothing_is_left_behind() {
+    for (name, code) in [("INT", 130), ("TERM", 143), ("HUP", 129), ("QUIT", 131)] {
+        let home = Home::new();
+        // Shells ignore INT and QUIT for what they start in the background: a foreground child shows them.
+        let script = "echo $$ > child; exec sleep 1000";
+        let lock = home.start(&["lock", "x", "--", "sh", "-c", script]);
+        let child = read(&home.path("child"));
+        assert!(!is_free(&home, "x"));
+        signal(&lock, name);
+        let ran = ended(lock);
+        assert_eq!(ran.code, code, "{name}: {ran:?}");
+        assert!(!is_alive(&child), "{name}: the command lives on");
+        assert!(is_free(&home, "x"), "{name}: a lease is left behind");
+    }
+}
+
+#[test]
+fn a_command_that_takes_its_time_to_end_keeps_the_lock_until_then() {
+    let home = Home::new();
+    let script = "trap 'echo told > told; while [ ! -e go ]; do sleep 0.02; done; exit 7' TERM; echo up > up; while :; do sleep 0.02; done";
+    let lock = home.start(&["lock", "x", "--", "sh", "-c", script]);
+    read(&home.path("up"));
+    signal(&lock, "TERM");
+    read(&home.path("told"));
+    assert!(!is_free(&home, "x"), "released under a running command");
+    fs::write(home.path("go"), "").unwrap();
+    assert_eq!(ended(lock).code, 7);
+    assert!(is_free(&home, "x"));
+}
+
+#[test]
+fn when_the_lease_is_taken_away_the_command_and_its_children_are_stopped() {
+    let home = Home::new();
+    let lock = home.start(&["lock", "x", "--ttl", "2s", "--", "sh", "-c", NOTES_ITS_PIDS]);
+    let (child, grandchild) = (read(&home.path("child")), read(&home.path("grandchild")));
+    let forced = home.run(&["release", "x", "--force", "--reason", "its host is gone"]);
+    assert_eq!(forced.code, 0, "{forced:?}");
+    let ran = ended(lock);
+    assert_eq!(ran.code, 3, "{ran:?}");
+    assert!(ran.err.contains("the lease on x is lost"), "{}", ran.err);
+    assert!(!is_alive(&child) && !is_alive(&grandchild));
+    assert!(is_free(&home, "x"));
+}
+
+#[test]
+fn a_command_that_does_not_want_to_stop_is_killed() {
+    let home = Home::new();
+    let script = "trap '' TERM; echo $$ > child; while :; do sleep 0.05; done";
+    let lock = home.start(&["lock", "x", "--ttl", "2s", "--kill-after", "300ms", "--", "sh", "-c", script]);
+    let child = read(&home.path("child"));
+    assert_eq!(home.run(&["release", "x", "--force", "--reason", "test"]).code, 0);
+    assert_eq!(ended(lock).code, 3);
+    assert!(!is_alive(&child));
+}
+
+#[test]
+fn a_lock_that_was_paused_past_its_lease_stops_its_command() {
+    let home = Home::new();
+    let lock = home.start(&["lock", "x", "--ttl", "1s", "--", "sh", "-c", NOTES_ITS_PIDS]);
+    let child = read(&home.path("child"));
+    signal(&lock, "STOP");
+    // Somebody else gets it only after its expiry and the skew.
+    let other = home.run(&["lock", "x", "--wait", "30s", "--", "true"]);
+    assert_eq!(other.code, 0, "{other:?}");
+    assert!(is_alive(&child), "nobody could have stopped it: that is what fences are for");
+    signal(&lock, "CONT");
+    let ran = ended(lock);
+    assert_eq!(ran.code, 3, "{ran:?}");
+    assert!(!is_alive(&child));
+    assert!(is_free(&home, "x"));
+}
+
+#[test]
+fn whoever_gives_up_waiting_leaves_nothing_behind() {
+    for (name, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+        let home = Home::new();
+        let holder =
+            home.start(&["lock", "x", "--", "sh", "-c", "echo up > up; while [ ! -e go ]; do sleep 0.02; done"]);
+        read(&home.path("up"));
+        let waiting = home.start(&["lock", "x", "--wait", "forever", "--", "true"]);
+        // It has installed its handlers when it is in the queue: until then a signal simply ends it.
+        until("it waits", || home.json(&["get", "x"]).contains(r#""waited_for":true"#) || is_listening(&waiting));
+        signal(&waiting, name);
+        let ran = ended(waiting);
+        assert_eq!(ran.code, code, "{name}: {ran:?}");
+        fs::write(home.path("go"), "").unwrap();
+        assert_eq!(ended(holder).code, 0);
+        assert!(is_free(&home, "x"), "{name}");
+    }
+}
+
+#[test]
+fn an_acquire_that_is_interrupted_leaves_nothing_behind() {
+    let home = Home::new();
+    let lease = field(&home.json(&["acquire", "x", "--ttl", "10m"]), "lease_id");
+    let waiting = home.start(&["acquire", "x", "--owner", "bob", "--wait", "forever"]);
+    until("it waits", || is_listening(&waiting));
+    signal(&waiting, "INT");
+    assert_eq!(ended(waiting).code, 130);
+    assert_eq!(home.run(&["release", "x", "--lease", &lease]).code, 0);
+    assert!(is_free(&home, "x"));
+}
+
+/// Whether it catches signals yet.
+fn is_listening(child: &Child) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).map(str::trim).unwrap_or("0");
+    // TERM is 15, so bit 14; HUP and INT are installed before or after it, USR2 (12) last.
+    u64::from_str_radix(caught, 16).is_ok_and(|mask| [0, 1, 2, 9, 11, 14].iter().all(|bit| mask & (1 << bit) != 0))
+}
+
+#[test]
+fn a_candidate_leads_until_it_loses_and_stands_again() {
+    let home = Home::new();
+    let script = "echo $$ > \"leader-$LEASEHOLD_FENCE\"; while [ ! -e done ]; do sleep 0.02; done; exit 5";
+    let candidate = home.start(&["elect", "primary", "--ttl", "1s", "--", "sh", "-c", script]);
+    let leaders = || -> Vec<u64> {
+        let names = fs::read_dir(home.path("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut fences: Vec<u64> = names.filter_map(|name| name.strip_prefix("leader-")?.parse().ok()).collect();
+        fences.sort_unstable();
+        fences
+    };
+    until("it leads", || leaders().len() == 1);
+    let first = read(&home.path(&format!("leader-{}", leaders()[0])));
+    assert_eq!(home.run(&["release", "primary", "--force", "--reason", "test"]).code, 0);
+    until("it leads again", || leaders().len() == 2);
+    assert!(!is_alive(&first), "two leaders at once");
+    fs::write(home.path("done"), "").unwrap();
+    let ran = ended(candidate);
+    assert_eq!(ran.code, 5, "{ran:?}");
+    assert!(is_free(&home, "primary"));
+}
+
+#[test]
+fn of_two_candidates_one_leads_and_the_other_follows_it() {
+    let home = Home::new();
+    let script = "echo $0 >> terms; [ ! -e term-$0 ] && echo $$ > term-$0; sleep 1000 & wait";
+    let one = home.start(&["elect", "primary", "--ttl", "2s", "--", "sh", "-c", script, "one"]);
+    read(&home.path("term-one"));
+    let two = home.start(&["elect", "primary", "--ttl", "2s", "--", "sh", "-c", script, "two"]);
+    until("the second one stands", || is_listening(&two));
+    signal(&one, "TERM");
+    assert_eq!(ended(one).code, 143);
+    read(&home.path("term-two"));
+    signal(&two, "TERM");
+    assert_eq!(ended(two).code, 143);
+    assert_eq!(fs::read_to_string(home.path("terms")).unwrap(), "one\ntwo\n");
+    assert!(is_free(&home, "primary"));
+}

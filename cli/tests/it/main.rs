@@ -1,0 +1,12 @@
+//! What the program promises to its users, tried with the program itself.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "these are tests")]
+
+mod doctor;
+mod home;
+#[cfg(unix)]
+mod lock;
+#[cfg(unix)]
+mod manners;
+mod repair;
+mod transcripts;

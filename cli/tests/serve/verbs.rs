@@ -1,0 +1,148 @@
+//! The program's verbs against a service, in place of a store.
+
+use crate::common::{PATIENCE, Service, until};
+use serde_json::Value;
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Output, Stdio},
+    time::Instant,
+};
+
+const TOKEN: &str = "a-token-for-the-verbs-0123456789";
+
+fn program(service: &Service, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+    // Where a store would be made, if the service were not asked.
+    command.env("XDG_DATA_HOME", "/nowhere/at/all").env("LEASEHOLD_CONFIG", "/dev/null").env_remove("LEASEHOLD_STORE");
+    command.env("LEASEHOLD_TOKEN", service.token.as_deref().unwrap_or_default());
+    command.args(["--server", &service.base, "-o", "json"]).args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Its exit code, what it says, and what it complains about.
+fn run(service: &Service, arguments: &[&str]) -> (i32, Value, String) {
+    let Output { status, stdout, stderr } = program(service, arguments).output().unwrap();
+    let said = serde_json::from_slice(&stdout).unwrap_or_default();
+    (status.code().unwrap_or(-1), said, String::from_utf8_lossy(&stderr).into_owned())
+}
+
+#[track_caller]
+fn done(service: &Service, arguments: &[&str]) -> Value {
+    let (code, said, complaint) = run(service, arguments);
+    assert_eq!(code, 0, "{arguments:?}: {complaint}");
+    said
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_verbs_do_the_same_through_a_service() {
+    let service = Service::start_locked(TOKEN, &[]);
+    let lease = done(&service, &["acquire", "orders/42", "--owner", "me", "--ttl", "1m", "--note", "hello"]);
+    let id = lease["lease_id"].as_str().unwrap();
+    assert_eq!((&lease["key"], &lease["ttl_ms"]), (&"orders/42".into(), &60_000.into()));
+
+    let (code, _, complaint) = run(&service, &["acquire", "orders/42", "--owner", "other"]);
+    assert_eq!(code, 4, "{complaint}");
+    assert!(complaint.contains("held by me"), "{complaint}");
+    assert_eq!(run(&service, &["acquire", "orders/42", "--wait", "300ms"]).0, 124);
+    let first = done(&service, &["acquire", "again", "--request-id", "the-same"]);
+    let second = done(&service, &["acquire", "again", "--request-id", "the-same"]);
+    assert_eq!((&first["lease_id"], &first["fence"]), (&second["lease_id"], &second["fence"]));
+
+    assert_eq!(done(&service, &["renew", "orders/42", "--lease", id])["fence"], lease["fence"]);
+    let status = done(&service, &["get", "orders/42"]);
+    assert_eq!((&status["state"], &status["holder"]["note"]), (&"held".into(), &"hello".into()));
+    assert_eq!(done(&service, &["list", "--held"]).as_array().unwrap().len(), 2);
+    done(&service, &["release", "orders/42", "--lease", id]);
+    assert_eq!(run(&service, &["renew", "orders/42", "--lease", id]).0, 3);
+    assert_eq!(run(&service, &["release", "orders/42", "--lease", id]).0, 3);
+    assert_eq!(done(&service, &["get", "orders/42"])["last_fence"], lease["fence"]);
+
+    let txn = done(&service, &["txn", "begin"])["txn_id"].as_str().unwrap().to_owned();
+    assert_eq!(done(&service, &["txn", "decide", &txn, "commit"])["decision"], "commit");
+    assert_eq!(run(&service, &["txn", "decide", &txn, "abort"]).0, 3);
+    assert_eq!(done(&service, &["txn", "get", &txn])["decision"], "commit");
+    assert_eq!(done(&service, &["sweep", "--dry-run"])["stopped_by"], "complete");
+    assert_eq!(service.get("/v1/lease?key=again&peek=true").await.body["holder"]["fence"], first["fence"]);
+}
+
+#[test]
+fn what_needs_a_store_and_what_is_wrong_is_said() {
+    let mut service = Service::start_locked(TOKEN, &[]);
+    for verb in [
+        &["doctor"][..],
+        &["fsck"],
+        &["store", "show"],
+        &["bench"],
+        &["serve"],
+        &["release", "k", "--force", "--reason", "r"],
+    ] {
+        let (code, _, complaint) = run(&service, verb);
+        assert!(code == 2 && complaint.contains("--store"), "{verb:?} {code} {complaint}");
+    }
+    let (code, _, complaint) = run(&service, &["get", "key", "--store", "/tmp"]);
+    assert_eq!(code, 2, "{complaint}");
+    service.token = None;
+    let (code, _, complaint) = run(&service, &["get", "key"]);
+    assert!(code == 1 && complaint.contains("LEASEHOLD_TOKEN"), "{code} {complaint}");
+    service.base = "http://127.0.0.1:9".into();
+    assert_eq!(run(&service, &["get", "key"]).0, 5);
+    service.base = "ftp://127.0.0.1".into();
+    assert_eq!(run(&service, &["get", "key"]).0, 2);
+}
+
+/// A line of what it says, as it says it.
+fn lines(child: &mut Child) -> impl FnMut() -> String + use<> {
+    let mut reader = BufReader::new(child.stdout.take().unwrap());
+    move || {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        line
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_runs_under_a_lease_of_the_service_and_is_stopped_when_it_is_lost() {
+    let service = Service::start(&[]);
+    let ran = program(&service, &["lock", "job", "--ttl", "1s", "--", "sh", "-c", "echo $LEASEHOLD_FENCE; sleep 3"]);
+    let mut child = { ran }.stdout(Stdio::piped()).spawn().unwrap();
+    let fence: u64 = lines(&mut child)().trim().parse().unwrap();
+    assert_eq!(service.holder("job").await["fence"], fence);
+    assert_eq!(run(&service, &["lock", "job", "--", "true"]).0, 4);
+    // Kept alive for three times its time to live, and given back at the end.
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    until("it is free", async || service.holder("job").await.is_null()).await;
+
+    let mut child = program(&service, &["lock", "job", "--ttl", "1s", "--", "sh", "-c", "echo on; exec sleep 60"]);
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    assert_eq!(lines(&mut child)(), "on\n");
+    let id = service.holder("job").await["lease_id"].as_str().unwrap().to_owned();
+    let body = serde_json::json!({ "key": "job", "lease_id": id });
+    service.post("/v1/release", body).await.granted();
+    service.acquire("job", "thief").await.granted();
+    let began = Instant::now();
+    assert_eq!(child.wait().unwrap().code(), Some(3));
+    assert!(began.elapsed() < PATIENCE);
+    let mut told = String::new();
+    std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut told).unwrap();
+    assert!(told.contains("lost to thief"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watch_goes_on_when_the_service_comes_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut service = Service::start_on(folder.path(), &[]);
+    let address = service.address().to_owned();
+    let mut child = program(&service, &["watch", "key"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = lines(&mut child);
+    assert!(line().contains("\"free\""));
+    let lease = service.acquire("key", "first").await.granted();
+    assert!(line().contains("\"first\""));
+    service.kill();
+    let back = Service::start_on(folder.path(), &["--listen", &address]);
+    back.release(&lease).await.granted();
+    assert!(line().contains("\"free\""));
+    back.acquire("key", "second").await.granted();
+    assert!(line().contains("\"second\""));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

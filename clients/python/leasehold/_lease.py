@@ -1,0 +1,120 @@
+"""A lease that this process holds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+
+if TYPE_CHECKING:
+    from ._client import Client
+
+
+class Lease:
+    """A lease, believed in only for as long as this process's own clock says, counted from before it was asked for."""
+
+    def __init__(self, client: "Client", key: Union[str, bytes], answer: dict[str, Any], sent: float) -> None:
+        self._client = client
+        self.key = key
+        self.lease_id: str = answer["lease_id"]
+        #: Hand this to what the lease protects with every write.
+        self.fence: int = answer["fence"]
+        self.owner: str = answer["owner"]
+        self.ttl: float = answer["ttl_ms"] / 1000
+        self._deadline = sent + answer["expires_in_ms"] / 1000
+        self._lost = threading.Event()
+        self._closed = threading.Event()
+        self._keeper: Optional[threading.Thread] = None
+        self._callbacks: list[Callable[[Lease], None]] = []
+
+    def __repr__(self) -> str:
+        return f"Lease({self.key!r}, fence={self.fence}, {'valid' if self.is_valid() else 'not valid'})"
+
+    def is_valid(self) -> bool:
+        """Whether this process may still believe in it. Looks at the clock, not at the network."""
+        return not self._lost.is_set() and not self._closed.is_set() and time.monotonic() < self._deadline
+
+    def time_left(self) -> float:
+        """For how many seconds, if it is not paused in between."""
+        return max(0.0, self._deadline - time.monotonic()) if self.is_valid() else 0.0
+
+    def check(self) -> int:
+        """The fence; raises `Lost` if the lease is not ours any more."""
+        from ._client import Lost
+
+        if not self.is_valid():
+            raise Lost("lost", f"the lease on {self.key!r} is not ours any more: stop what it protects")
+        return self.fence
+
+    def on_lost(self, tell: Callable[["Lease"], None]) -> None:
+        """Calls this from the keeper's thread when the lease is lost."""
+        self._callbacks.append(tell)
+
+    def keep_alive(self) -> None:
+        """Renews it at a third of its time to live, in a thread of its own, until it is released or lost."""
+        if self._keeper is None:
+            self._keeper = threading.Thread(target=self._keep, name=f"leasehold {self.key!r}", daemon=True)
+            self._keeper.start()
+
+    def renew(self) -> None:
+        """Renews it, trying once; raises `Lost` if it is gone."""
+        from ._client import Lost
+
+        sent = time.monotonic()
+        try:
+            answer = self._client.renew(self.key, self.lease_id, within=min(self._client.timeout, self.ttl / 3))
+        except Lost:
+            self._lose()
+            raise
+        self._deadline = sent + answer["expires_in_ms"] / 1000
+
+    def release(self) -> None:
+        """Gives it back. On an error it ends by itself."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        if self._keeper is not None and self._keeper is not threading.current_thread():
+            # A renewal that is under way must not come after the release.
+            self._keeper.join()
+        self._client.release(self.key, self.lease_id)
+
+    def __enter__(self) -> "Lease":
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        from ._client import LeaseholdError
+
+        try:
+            self.release()
+        except LeaseholdError:
+            # It ends by itself; what went wrong inside matters more than that.
+            if error is None and not self._lost.is_set():
+                raise
+
+    def _lose(self) -> None:
+        if not self._lost.is_set() and not self._closed.is_set():
+            self._lost.set()
+            for tell in self._callbacks:
+                tell(self)
+
+    def _keep(self) -> None:
+        from ._client import LeaseholdError, Lost
+
+        pause = self.ttl / 3
+        while not self._closed.wait(min(pause, max(0.0, self._deadline - time.monotonic()))):
+            if time.monotonic() >= self._deadline:
+                return self._lose()
+            try:
+                self.renew()
+                pause = self.ttl / 3
+            except Lost:
+                return
+            except LeaseholdError:
+                # The old deadline stands; ask again soon.
+                pause = self.ttl / 12

@@ -1,0 +1,229 @@
+//! Finding out what works and what does not, one thing after another, where opening would stop at the first.
+
+use super::{
+    Agreement, Backend, Name, StoreBuilder, TimeSource, agreement::StoreSlot, answer::blames_credentials, cas::Slot,
+    probe,
+};
+use crate::{Error, ErrorKind, Result, WriteId};
+use bytes::Bytes;
+use std::{sync::Arc, time::Duration};
+
+/// How many reads and writes are timed.
+const TIMED: usize = 20;
+
+/// One thing that was tried.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Check {
+    /// `credentials` (over HTTP only), `reach`, `get`, `put`, `list`, `delete`, `conditions` or `clock`.
+    pub name: &'static str,
+    /// Why it failed; or `None` where it was not tried, because something before it failed.
+    pub result: Option<Result<()>>,
+}
+
+impl Check {
+    /// Whether it was tried and worked.
+    pub fn is_ok(&self) -> bool {
+        matches!(self.result, Some(Ok(())))
+    }
+
+    /// Why it did not work.
+    pub fn error(&self) -> Option<&Error> {
+        self.result.as_ref()?.as_ref().err()
+    }
+}
+
+/// How long requests took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Percentiles {
+    /// Half of them took no longer.
+    pub p50: Duration,
+    /// 99 of 100 took no longer.
+    pub p99: Duration,
+}
+
+impl Percentiles {
+    fn of(mut times: Vec<Duration>) -> Option<Self> {
+        times.sort_unstable();
+        let at = |percent: usize| times.get((times.len() * percent).div_ceil(100).saturating_sub(1)).copied();
+        Some(Self { p50: at(50)?, p99: at(99)? })
+    }
+}
+
+/// What may be done with a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// Everything.
+    Safe,
+    /// Leases are safe, and nothing is tidied: listing or deleting is not allowed.
+    Untidy,
+    /// Nothing is granted by this machine until its clock is mended.
+    WrongClock,
+    /// It breaks its conditions: never use it.
+    Unsafe,
+    /// Reading or writing is not allowed, or something else keeps leases from working.
+    Unusable,
+    /// It does not answer.
+    Unreachable,
+}
+
+/// What was found out about a store.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Diagnosis {
+    /// Which store.
+    pub place: String,
+    /// What was tried, in order.
+    pub checks: Vec<Check>,
+    /// How far this machine's clock and the store's are apart; the store counts whole seconds.
+    pub skew: Option<Duration>,
+    /// How far they may be: what is in the store, or what would be agreed.
+    pub max_clock_skew: Duration,
+    /// How long reads took.
+    pub reads: Option<Percentiles>,
+    /// How long writes took.
+    pub writes: Option<Percentiles>,
+    /// How many requests were made to find out.
+    pub requests: u64,
+}
+
+impl Diagnosis {
+    /// One of the checks.
+    pub fn check(&self, name: &str) -> Option<&Check> {
+        self.checks.iter().find(|check| check.name == name)
+    }
+
+    /// What all of it comes to.
+    pub fn verdict(&self) -> Verdict {
+        let failed = |name: &str| self.check(name).is_some_and(|check| check.error().is_some());
+        let unreachable = |check: &Check| check.error().is_some_and(|error| error.kind() == ErrorKind::Unavailable);
+        if self.check("reach").is_some_and(unreachable) {
+            Verdict::Unreachable
+        } else if failed("credentials") || failed("reach") || failed("get") || failed("put") {
+            Verdict::Unusable
+        } else if failed("conditions") {
+            let unsafe_store = |check: &Check| check.error().is_some_and(|error| error.kind() == ErrorKind::Config);
+            if self.check("conditions").is_some_and(unsafe_store) { Verdict::Unsafe } else { Verdict::Unusable }
+        } else if failed("clock") {
+            Verdict::WrongClock
+        } else if failed("list") || failed("delete") {
+            Verdict::Untidy
+        } else {
+            Verdict::Safe
+        }
+    }
+}
+
+impl StoreBuilder {
+    /// Tries everything that the library needs of a store, and says what works and what does not. Leaves nothing behind
+    /// where it may delete, and a few small objects under `.leasehold/probe/` where it may not.
+    pub async fn diagnose(self) -> Result<Diagnosis> {
+        let proposed = Agreement::propose(&self.settings)?;
+        let (backend, _) = self.connect().await?;
+        let backend = Arc::new(backend);
+        let mut diagnosis = Diagnosis {
+            place: backend.place.clone(),
+            checks: Vec::new(),
+            skew: None,
+            max_clock_skew: proposed.max_clock_skew,
+            reads: None,
+            writes: None,
+            requests: 0,
+        };
+        diagnose(&backend, proposed, &mut diagnosis).await;
+        diagnosis.requests = backend.requests().total();
+        Ok(diagnosis)
+    }
+}
+
+/// Denied is an answer: the store is there.
+fn was_answered<T>(result: &Result<T>) -> bool {
+    match result {
+        Ok(_) => true,
+        Err(error) => matches!(error.kind(), ErrorKind::Denied | ErrorKind::Corrupt),
+    }
+}
+
+async fn diagnose(backend: &Arc<Backend>, proposed: Agreement, diagnosis: &mut Diagnosis) {
+    let mut agreement = proposed;
+    let known = backend.get_once(&StoreSlot.name(), &backend.coordination).await;
+    let reached = was_answered(&known);
+    let got = match known {
+        Ok(known) => known.map_or(Ok(()), |fetched| {
+            agreement = StoreSlot.decode(fetched.body)?.agreement()?;
+            Ok(())
+        }),
+        Err(error) => Err(error),
+    };
+    let mut add = |name, result| diagnosis.checks.push(Check { name, result });
+    let over_http = backend.time == TimeSource::Answers;
+    let credentials = got.as_ref().err().filter(|error| blames_credentials(error)).cloned();
+    if !reached || credentials.is_some() {
+        match credentials {
+            Some(error) => {
+                add("credentials", Some(Err(error)));
+                add("reach", None);
+            }
+            None => add("reach", Some(got)),
+        }
+        ["get", "put", "list", "delete", "conditions", "clock"].into_iter().for_each(|name| add(name, None));
+        return;
+    }
+    if over_http {
+        add("credentials", Some(Ok(())));
+    }
+    add("reach", Some(Ok(())));
+    let name = Name::new(format!(".leasehold/probe/{}", WriteId::random(&*backend.generator)));
+    let put = backend.put_hint(&name, Bytes::from_static(b"{}")).await;
+    let usable = got.is_ok() && put.is_ok();
+    add("get", Some(got));
+    add("put", Some(put));
+    add("list", Some(backend.page(".leasehold/probe/", None, 1).await.map(drop)));
+    if usable {
+        diagnosis.writes = timed(backend, || backend.put_hint(&name, Bytes::from_static(b"{}"))).await;
+        diagnosis.reads =
+            timed(backend, || async { backend.get_once(&name, &backend.coordination).await.map(drop) }).await;
+    }
+    let deleted = backend.delete(std::slice::from_ref(&name)).await;
+    let mut add = |name, result| diagnosis.checks.push(Check { name, result });
+    add("delete", Some(deleted.error.map_or(Ok(()), Err)));
+    add("conditions", if usable { Some(probe::probe(backend).await) } else { None });
+    if usable {
+        // A store that was handed in tells its time in no other way.
+        let told = backend.refresh_time().await;
+        let believed = told.and_then(|()| backend.believe(&agreement, backend.clock.wall()));
+        diagnosis.checks.push(Check { name: "clock", result: Some(believed) });
+    } else {
+        diagnosis.checks.push(Check { name: "clock", result: Some(backend.believe(&agreement, backend.clock.wall())) });
+    }
+    diagnosis.max_clock_skew = agreement.max_clock_skew;
+    diagnosis.skew = backend.store_time().map(|time| backend.clock.wall().distance(time));
+}
+
+/// Times some requests; `None` as soon as one of them fails.
+async fn timed<F: Future<Output = Result<()>>>(backend: &Backend, request: impl Fn() -> F) -> Option<Percentiles> {
+    let mut times = Vec::with_capacity(TIMED);
+    for _ in 0..TIMED {
+        let began = backend.clock.monotonic();
+        request().await.ok()?;
+        times.push(backend.clock.monotonic().since(began));
+    }
+    Percentiles::of(times)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_those_of_the_times() {
+        let millis = |count: u64| Duration::from_millis(count);
+        let of = |times: Vec<u64>| Percentiles::of(times.into_iter().map(millis).collect());
+        assert_eq!(of(Vec::new()), None);
+        assert_eq!(of(vec![7]), Some(Percentiles { p50: millis(7), p99: millis(7) }));
+        assert_eq!(of((1..=100).rev().collect()), Some(Percentiles { p50: millis(50), p99: millis(99) }));
+        assert_eq!(of(vec![9, 1]), Some(Percentiles { p50: millis(1), p99: millis(9) }));
+    }
+}

@@ -1,0 +1,87 @@
+//! An operator changes what all processes have agreed on.
+
+use crate::processes::{MILLI, World, moving};
+use leasehold::{
+    ErrorKind, Settings, Store,
+    store::{AgreementChange, Probing},
+    testkit::{Answer, Fault, Op, Rule},
+};
+use std::{sync::Arc, time::Duration};
+
+fn longer(hours: u64) -> AgreementChange {
+    AgreementChange { max_ttl: Some(Duration::from_secs(3600 * hours)), ..AgreementChange::default() }
+}
+
+#[tokio::test]
+async fn a_change_raises_the_epoch_and_leaves_the_rest_and_old_settings_are_refused() {
+    let world = World::new();
+    let store = world.process().await.store;
+    let old = store.info().await.unwrap();
+    let new = store.change_agreement(&longer(2), "alice").await.unwrap();
+    assert_eq!((new.epoch, new.max_ttl, new.margin), (2, Duration::from_secs(7200), old.agreement.margin));
+
+    let again = world.process().await.store;
+    assert_eq!(*again.agreement(), new);
+    assert_eq!(again.info().await.unwrap().revision, old.revision + 1);
+    let mut settings = Settings::default();
+    settings.max_ttl = Some(Duration::from_secs(3600));
+    let refused = Store::builder().object_store(Arc::new(world.objects.clone())).probing(Probing::Never);
+    assert_eq!(refused.settings(settings).open().await.unwrap_err().kind(), ErrorKind::Config);
+    let noted = world.objects.names().into_iter().find(|name| name.starts_with(".leasehold/repairs/")).unwrap();
+    let text = String::from_utf8_lossy(&world.objects.object(&noted).unwrap().0).into_owned();
+    assert!(text.contains("settings_changed") && text.contains("alice") && text.contains("7200s"), "{text}");
+}
+
+#[tokio::test]
+async fn what_no_process_could_work_with_is_refused_and_nothing_is_changed() {
+    let world = World::new();
+    let store = world.process().await.store;
+    let before = world.objects.object(".leasehold/store.json").unwrap().0;
+    let change = AgreementChange { margin: Some(Duration::from_secs(60)), ..AgreementChange::default() };
+    let error = store.change_agreement(&change, "alice").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert_eq!(world.objects.object(".leasehold/store.json").unwrap().0, before);
+}
+
+#[tokio::test]
+async fn of_two_who_change_it_at_once_one_is_told() {
+    let world = World::new();
+    let (one, two) = (world.process().await.store, world.process().await.store);
+    world.objects.faults().script(Rule::once(Op::Put, Fault::Delay(Duration::from_secs(1))).on("store.json"));
+    let (two_hours, three_hours) = (longer(2), longer(3));
+    let slow = one.change_agreement(&two_hours, "alice");
+    let fast = two.change_agreement(&three_hours, "bob");
+    let (slow, fast) = moving(&[&world.clock], Duration::from_millis(100), async { tokio::join!(slow, fast) }).await;
+    assert_eq!(fast.unwrap().max_ttl, Duration::from_secs(3 * 3600));
+    assert!(slow.unwrap_err().to_string().contains("somebody else"), "the first one was not told");
+    assert_eq!(world.process().await.store.agreement().epoch, 2);
+}
+
+#[tokio::test]
+async fn a_change_whose_answer_was_lost_is_known_as_done_and_made_once() {
+    let world = World::new();
+    let store = world.process().await.store;
+    world.objects.faults().script(Rule::once(Op::Put, Fault::Lose(Answer::Drop)).on("store.json"));
+    let change = longer(2);
+    let new = moving(&[&world.clock], MILLI, store.change_agreement(&change, "alice")).await.unwrap();
+    assert_eq!(new.epoch, 2);
+    assert_eq!(world.process().await.store.agreement().epoch, 2);
+}
+
+#[tokio::test]
+async fn a_store_that_must_be_there_is_not_made() {
+    let world = World::new();
+    let open = || Store::builder().object_store(Arc::new(world.objects.clone())).probing(Probing::Never).must_exist();
+    let error = open().open().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.to_string().contains("there is no store"), "{error}");
+    assert_eq!(world.objects.names(), Vec::<String>::new());
+    world.process().await;
+    open().open().await.unwrap();
+
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}/typo", folder.path().display());
+    let error = Store::builder().url(&url).must_exist().open().await.unwrap_err();
+    assert!(error.to_string().contains("there is no store"), "{error}");
+    assert!(!folder.path().join("typo").exists());
+}

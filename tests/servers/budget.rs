@@ -1,0 +1,76 @@
+//! What each operation costs in requests: HTTP attempts where there is HTTP, calls elsewhere.
+
+use crate::place::{Place, away_from_the_end_of_an_hour, granted, key, long_ago, now, request};
+use leasehold::{
+    Bucket, Store,
+    decision::Decision,
+    lease::Renewed,
+    store::RequestKind::{Delete, Get, List, Put},
+    sweep::SweepOptions,
+};
+use std::{sync::Arc, time::Duration};
+
+/// Writes and reads that something took.
+async fn counting<T>(store: &Store, run: impl Future<Output = T>) -> (T, (u64, u64)) {
+    let before = store.requests();
+    let result = run.await;
+    let made = store.requests().since(&before);
+    assert_eq!(made.total(), made.of(Put) + made.of(Get), "{made:?}");
+    (result, (made.of(Put), made.of(Get)))
+}
+
+pub(crate) async fn leases_cost_what_the_budget_says(place: Arc<Place>) {
+    let (store, other) = (place.open().await, place.open().await);
+    let (leases, others) = (store.leases("default").unwrap(), other.leases("default").unwrap());
+    away_from_the_end_of_an_hour().await;
+    let (grant, cost) = counting(&store, leases.acquire(&key("a"), &request())).await;
+    assert_eq!(cost, (2, 1), "an unknown key: a read, an entry, a swap");
+    let (held, cost) = counting(&other, others.acquire(&key("a"), &request())).await;
+    assert!(held.unwrap().granted().is_none());
+    assert_eq!(cost, (1, 1), "a held key that is new to it");
+    let (renewed, cost) = counting(&store, leases.renew(&granted(grant))).await;
+    let Renewed::Renewed(grant) = renewed.unwrap() else { panic!("lost") };
+    assert_eq!(cost, (1, 0), "a renewal");
+    let (released, cost) = counting(&store, leases.release(&grant)).await;
+    released.unwrap();
+    assert_eq!(cost, (1, 0), "a release");
+    let (grant, cost) = counting(&store, leases.acquire(&key("a"), &request())).await;
+    assert_eq!(cost, (1, 0), "a key last seen free");
+    leases.release(&granted(grant)).await.unwrap();
+    let (grant, cost) = counting(&store, leases.acquire(&key("b"), &request().new_key())).await;
+    granted(grant);
+    assert_eq!(cost, (2, 0), "a key that the caller says is new");
+}
+
+pub(crate) async fn decisions_cost_what_the_budget_says(place: Arc<Place>) {
+    let (store, other) = (place.open().await, place.open().await);
+    let (decisions, others) = (store.decisions(), other.decisions());
+    let txn = decisions.begin();
+    let (_, cost) = counting(&store, decisions.decide(txn, Decision::Commit)).await;
+    assert_eq!(cost, (2, 0), "deciding");
+    let (_, cost) = counting(&store, decisions.decision(txn)).await;
+    assert_eq!(cost, (0, 0), "what is known");
+    let (_, cost) = counting(&other, others.decide(txn, Decision::Abort)).await;
+    assert_eq!(cost, (2, 1), "finding a decision");
+    let third = place.open().await;
+    let (_, cost) = counting(&third, third.decisions().decision(txn)).await;
+    assert_eq!(cost, (0, 1), "reading one");
+}
+
+pub(crate) async fn a_page_of_stale_entries_is_deleted_in_bulk(place: Arc<Place>) {
+    let hour = Bucket::of(now().minus(Duration::from_secs(3 * 3600))).unwrap();
+    granted(place.open_at(&long_ago()).await.leases("default").unwrap().acquire(&key("k-00000"), &request()).await);
+    place.put((1..1000).map(|number| format!("default/.lease-index/{hour}/k-{number:05}")).collect(), "{}").await;
+    let store = place.open().await;
+    let before = store.requests();
+    let report = store.sweep_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
+    assert_eq!((report.entries_seen, report.entries_deleted, report.failures), (1000, 1000, 0), "{report:?}");
+    assert_eq!(place.entries().await, [""; 0]);
+    let made = store.requests().since(&before);
+    assert_eq!((made.of(Get), made.of(Put)), (1000, 1), "a read each, and one lease to clear: {made:?}");
+    if place.counts_http() {
+        // One bulk request on S3, four on Azure, which takes 256 names at once. And a look at what comes behind.
+        assert!((1..=4).contains(&made.of(Delete)), "{made:?}");
+        assert!(made.of(List) <= 6, "{made:?}");
+    }
+}

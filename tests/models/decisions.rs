@@ -292,7 +292,7 @@ impl Model for Decisions {
 
     fn init_states(&self) -> Vec<State> {
         // The store's clock behind all others, and with the fastest.
-        let clocks = [([0, 1, 0], -1), ([0, 1, 1], 1)];
+        let clocks = [([0, 1, 0], -1), ([0, 1, 0], 1), ([0, 1, 1], -1), ([0, 1, 1], 1)];
         let start = |(ahead, store_ahead)| State {
             now: 0,
             ahead,

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 /// What stands in an entry of the lease index, for people who look.
 #[derive(Debug, Serialize, Deserialize)]
-struct Entry {
+pub(crate) struct Entry {
     #[serde(flatten)]
-    key: Key,
-    expires_ms: i64,
+    pub(crate) key: Key,
+    pub(crate) expires_ms: i64,
 }
 
 /// The entry of a key in the hour of its lease's expiry.

@@ -7,7 +7,7 @@ use crate::{
     index,
     planted::{Planted, planted},
     store::{
-        Agreement, Name,
+        Agreement, Clocks, Name,
         cas::{Record, Slot},
         seal::{seal, unseal},
     },
@@ -100,6 +100,12 @@ impl Ages {
     /// Until when a marker that is written now must live.
     pub(crate) fn expiry(&self, decided: Timestamp) -> Timestamp {
         self.ends().max(decided.plus(self.agreement.marker_retention))
+    }
+
+    /// Nobody can decide it any more, and what the store receives from now on is void.
+    pub(crate) fn are_over(&self, clocks: &Clocks) -> bool {
+        // A store rounds its times down: what comes within a grain of the end looks punctual.
+        clocks.are_past(self.ends()) && clocks.store_is_past(self.ends().plus(clocks.grain))
     }
 
     /// A marker that the store received after the end is void, whoever wrote it: its writer was suspended between its

@@ -25,7 +25,7 @@ use crate::{
     clock::Timestamp,
     planted::{Planted, planted},
     store::{
-        Agreement, Backend, TimeSource,
+        Agreement, Backend,
         cas::{self, Cas, Outcome, Seen},
     },
     sweep::Activity,
@@ -163,28 +163,6 @@ impl Shared {
         }
     }
 
-    /// Past by this machine's clock and by the store's: what is deleted must be over for everybody.
-    pub(crate) fn is_past(&self, at: Timestamp) -> bool {
-        self.backend.clock.wall() > at && self.is_past_in_store(at)
-    }
-
-    /// Nobody can decide it any more, and what the store receives from now on is void.
-    pub(crate) fn is_over(&self, ages: &Ages) -> bool {
-        // A store tells times in whole seconds, rounded down: what comes within a second of the end looks punctual.
-        let rounding = if self.backend.time == TimeSource::Clock { Duration::ZERO } else { Duration::from_secs(1) };
-        self.is_past(ages.ends()) && self.is_past_in_store(ages.ends().plus(rounding))
-    }
-
-    fn is_past_in_store(&self, at: Timestamp) -> bool {
-        planted(Planted::DeletedByLocalClock) || self.backend.store_time().is_some_and(|store| store > at)
-    }
-
-    /// By whichever clock is later.
-    fn latest(&self) -> Timestamp {
-        let wall = self.backend.clock.wall();
-        self.backend.store_time().map_or(wall, |store| store.max(wall))
-    }
-
     fn found(&self, txn: TxnId, seen: Option<Seen<Marker>>) -> Found {
         match seen {
             None => Found::Nothing,
@@ -244,7 +222,7 @@ impl Decisions {
         let (mut tried, mut retries) = (false, 0);
         loop {
             shared.backend.trust_clock(&shared.agreement).await.map_err(|error| in_doubt(error, tried, txn))?;
-            if shared.latest() >= ages.closes() && !planted(Planted::DecidedWhenTooOld) {
+            if shared.backend.clocks().latest() >= ages.closes() && !planted(Planted::DecidedWhenTooOld) {
                 // From now on only what is there counts.
                 return match shared.read(txn).await.map_err(|error| in_doubt(error, tried, txn))? {
                     Found::Marker(marker) => Ok(self.answered(&marker)),
@@ -263,7 +241,7 @@ impl Decisions {
                     filed = Some(name);
                 }
                 // The entry may have taken its time.
-                if shared.latest() >= ages.closes() && !planted(Planted::DecidedWhenTooOld) {
+                if shared.backend.clocks().latest() >= ages.closes() && !planted(Planted::DecidedWhenTooOld) {
                     return Err(Error::unavailable(format!("{txn} became too old while it was being decided")));
                 }
                 let build = |_: Option<&Marker>, stamp: cas::Stamp| {
@@ -276,14 +254,14 @@ impl Decisions {
                 Ok(Outcome::Won(seen, ())) => {
                     // An Ok does not say when the store received it, by its own clock: late in the day, ask.
                     let void = match seen.modified() {
-                        None if shared.latest() >= ages.closes() => {
+                        None if shared.backend.clocks().latest() >= ages.closes() => {
                             let found = shared.read(txn).await.map_err(|error| in_doubt(error, tried, txn))?;
                             !matches!(found, Found::Marker(_))
                         }
                         modified => ages.is_void(modified),
                     };
                     // Verdicts by Ok and by read-back alike: whoever was suspended meanwhile must not believe in them.
-                    let late = void || shared.latest() >= ages.verdict_by();
+                    let late = void || shared.backend.clocks().latest() >= ages.verdict_by();
                     if late && !planted(Planted::LateVerdictBelieved) {
                         return Err(Error::unknown(format!(
                             "whether {txn} was decided in time is not known: ask for the decision"
@@ -317,7 +295,7 @@ impl Decisions {
         let shared = &*self.shared;
         shared.activity.touch(&*shared.backend.clock);
         // By whichever clock is later: a machine whose own clock is slow reads on.
-        let ages = self.ages(txn, shared.latest())?;
+        let ages = self.ages(txn, shared.backend.clocks().latest())?;
         if let Some(decision) = shared.recall(txn) {
             return Ok(decision.into());
         }
@@ -327,18 +305,20 @@ impl Decisions {
                 tracing::debug!(%error, "the store's time is not known");
             }
         }
-        // From before the read: an answer may be a while under way, and says nothing of what was decided since.
-        let (was_over, was_past) = (shared.is_over(&ages), shared.latest() > ages.ends());
+        // From before the read: an answer may be a while under way, and says nothing of what was decided since. And from
+        // after it: what was there may have been forgotten by then.
+        let was_over = ages.are_over(&shared.backend.clocks());
         let found = shared.read(txn).await?;
-        let was_over = was_over || planted(Planted::ForgottenByOldAnswer) && shared.is_over(&ages);
+        let clocks = shared.backend.clocks();
+        let was_over = was_over || planted(Planted::ForgottenByOldAnswer) && ages.are_over(&clocks);
         match found {
-            Found::Marker(_) if planted(Planted::MarkerDeletedEarly) && shared.is_past(ages.closes()) => {
+            Found::Marker(_) if planted(Planted::MarkerDeletedEarly) && clocks.are_past(ages.closes()) => {
                 self.delete(txn).await.map(|()| Answer::Forgotten)
             }
             Found::Marker(marker)
-                if shared.is_past(marker.expires())
-                    && shared.is_over(&ages)
-                    && shared.backend.believe(&shared.agreement, shared.backend.clock.wall()).is_ok() =>
+                if clocks.are_past(marker.expires())
+                    && ages.are_over(&clocks)
+                    && shared.backend.believe(&shared.agreement, clocks.wall).is_ok() =>
             {
                 self.tidy(txn).await;
                 Ok(Answer::Forgotten)
@@ -349,19 +329,19 @@ impl Decisions {
             }
             Found::Void => {
                 // It came after the sweeper had been there: nobody else will find it.
-                let over = shared.is_over(&ages) && !planted(Planted::VoidMarkerLeft);
-                if over && shared.backend.believe(&shared.agreement, shared.backend.clock.wall()).is_ok() {
+                let over = ages.are_over(&clocks) && !planted(Planted::VoidMarkerLeft);
+                if over && shared.backend.believe(&shared.agreement, clocks.wall).is_ok() {
                     self.tidy(txn).await;
                 }
                 Ok(Answer::Forgotten)
             }
             Found::Nothing if was_over => Ok(Answer::Forgotten),
-            Found::Nothing if planted(Planted::ForgottenWithoutMargin) && shared.is_past(ages.closes()) => {
+            Found::Nothing if planted(Planted::ForgottenWithoutMargin) && clocks.are_past(ages.closes()) => {
                 Ok(Answer::Forgotten)
             }
             // Over by one clock and not by the other: it may have been decided and forgotten, and it may not.
-            Found::Nothing if was_past && !planted(Planted::UndecidedByOneClock) => {
-                shared.backend.believe(&shared.agreement, shared.backend.clock.wall())?;
+            Found::Nothing if clocks.latest() > ages.ends() && !planted(Planted::UndecidedByOneClock) => {
+                shared.backend.believe(&shared.agreement, clocks.wall)?;
                 Err(Error::unavailable(format!("{txn} is just about to be forgotten: ask again in a moment")))
             }
             Found::Nothing => Ok(Answer::Undecided),
@@ -383,7 +363,7 @@ impl Decisions {
         shared.activity.touch(&*shared.backend.clock);
         shared.backend.trust_clock(&shared.agreement).await?;
         let ages = self.ages(txn, shared.backend.clock.wall())?;
-        if !shared.is_over(&ages) {
+        if !ages.are_over(&shared.backend.clocks()) {
             return Err(Error::invalid(format!(
                 "{txn} can be forgotten after {} only: until then somebody may still decide it",
                 ages.ends()

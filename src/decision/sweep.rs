@@ -30,7 +30,8 @@ impl Sweepable for DecisionSweep {
         let Some(seen) = cas::read(&shared.backend, &slot).await? else { return Ok(Verdict::Stale) };
         let ages = Ages::of(txn, &shared.agreement);
         // A void marker is nobody's answer, and nobody may write another one.
-        if ages.is_void(seen.modified()) && shared.is_over(&ages) {
+        let clocks = shared.backend.clocks();
+        if ages.is_void(seen.modified()) && ages.are_over(&clocks) {
             return Ok(Verdict::Over(slot.name()));
         }
         // By its own expiry, and never by its entry's: another decider may have filed it under this hour and lost.
@@ -38,7 +39,7 @@ impl Sweepable for DecisionSweep {
         if Bucket::of(expires)? > entry.bucket {
             return Ok(Verdict::Stale);
         }
-        if shared.is_past(expires) && shared.is_over(&ages) {
+        if clocks.are_past(expires) && ages.are_over(&clocks) {
             return Ok(Verdict::Over(slot.name()));
         }
         Ok(Verdict::Kept)

@@ -13,7 +13,7 @@ mod flight;
 mod guard;
 mod keeper;
 mod mend;
-mod record;
+pub(crate) mod record;
 mod release;
 mod sweep;
 mod types;

@@ -18,7 +18,7 @@ use std::time::Duration;
 pub(super) const FORMAT: u32 = 1;
 
 /// Tag and wire type of the checksum, which is always the last field: five bytes with its value.
-const CHECKSUM_TAG: u8 = 15 << 3 | 5;
+pub(crate) const CHECKSUM_TAG: u8 = 15 << 3 | 5;
 const CHECKSUM_SIZE: usize = 5;
 
 /// The longest note that an owner may leave.
@@ -163,7 +163,7 @@ impl Slot for KeySlot {
     }
 }
 
-fn encode(key: &Key, record: &Record) -> Bytes {
+pub(crate) fn encode(key: &Key, record: &Record) -> Bytes {
     let id = |bytes: &[u8; 16]| Bytes::copy_from_slice(bytes);
     let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let message = wire::Record {

@@ -3,6 +3,7 @@
 use super::{
     Agreement, DATE_SLACK, Name,
     answer::{explain, is_bucket_missing, is_conflict, is_missing},
+    clocks::Clocks,
     meter::{Meter, Requests},
     name::Prefix,
     page::Lister,
@@ -248,6 +249,12 @@ impl Backend {
             TimeSource::Clock => Some(self.clock.wall()),
             TimeSource::Answers | TimeSource::Object => self.meter.store_time(),
         }
+    }
+
+    /// Both clocks, as they are now.
+    pub(crate) fn clocks(&self) -> Clocks {
+        let grain = if self.time == TimeSource::Clock { Duration::ZERO } else { Duration::from_secs(1) };
+        Clocks { wall: self.clock.wall(), store: self.store_time(), grain }
     }
 
     /// Fails while this machine's clock and the store's differ by more than clocks may: one machine whose clock is a day

@@ -178,32 +178,60 @@ impl<S: Slot, T: Clone> Cas<S, T> {
             }
             Err(_) => return Outcome::Unknown(doubt),
         };
-        let Some(seen) = there else {
-            // After a create nothing is there yet; after an update somebody removed the record, and a conditional
-            // update of a missing object cannot land.
-            return if self.base.is_none() { Outcome::Unknown(doubt) } else { Outcome::Lost(None) };
-        };
-        let landed = self.tried.iter().rev().find(|(id, _)| seen.record.carries(*id));
-        if let Some((_, ticket)) = landed.filter(|_| !planted(Planted::NoReadBack)) {
-            return Outcome::Won(seen, ticket.clone());
-        }
-        match &mut self.base {
-            Some(base) if seen.record.write_id() == base.record.write_id() && !planted(Planted::BaseTakenAsLost) => {
+        let tried: Vec<_> = self.tried.iter().map(|(id, _)| *id).collect();
+        match (shown(self.base(), there.as_ref().map(Seen::record), &tried), there) {
+            (Shown::Mine(at), Some(seen)) => Outcome::Won(seen, self.tried[at].1.clone()),
+            (Shown::Base, there) => {
                 // The same record under another version (a copied or restored object): the next attempt must name it.
-                base.version = seen.version;
+                if let Some((base, seen)) = self.base.as_mut().zip(there) {
+                    base.version = seen.version;
+                }
                 Outcome::Unknown(doubt)
             }
-            Some(base) if seen.record.revision() < base.record.revision() => Outcome::Unknown(Error::new(
-                ErrorKind::Regressed,
-                format!(
-                    "{} went back from revision {} to {}: a backup was restored, or something in between answers from a cache",
-                    self.slot.name(),
-                    base.record.revision(),
-                    seen.record.revision(),
-                ),
-            )),
-            _ => Outcome::Lost(Some(seen)),
+            (Shown::Older, there) => {
+                let revision = |seen: Option<&Seen<S::Record>>| seen.map_or(0, |seen| seen.record.revision());
+                Outcome::Unknown(Error::new(
+                    ErrorKind::Regressed,
+                    format!(
+                        "{} went back from revision {} to {}: a backup was restored, or something in between answers from a cache",
+                        self.slot.name(),
+                        revision(self.base.as_ref()),
+                        revision(there.as_ref()),
+                    ),
+                ))
+            }
+            (Shown::Mine(_) | Shown::Other, there) => Outcome::Lost(there),
         }
+    }
+}
+
+/// What a read shows of the writes that an operation has tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shown {
+    /// This one of them has landed.
+    Mine(usize),
+    /// What they were based on is there still, or still nothing: they may yet land.
+    Base,
+    /// Something older than what they were based on.
+    Older,
+    /// Something else, or nothing where there was something: none of them can land any more.
+    Other,
+}
+
+/// The rule of the table above, for attempts that were all made on one base.
+pub(crate) fn shown<R: Record>(base: Option<&R>, there: Option<&R>, tried: &[WriteId]) -> Shown {
+    let Some(there) = there else {
+        // A conditional update of a missing object cannot land; a create may.
+        return if base.is_none() { Shown::Base } else { Shown::Other };
+    };
+    let landed = tried.iter().rposition(|id| there.carries(*id));
+    if let Some(at) = landed.filter(|_| !planted(Planted::NoReadBack)) {
+        return Shown::Mine(at);
+    }
+    match base {
+        Some(base) if there.write_id() == base.write_id() && !planted(Planted::BaseTakenAsLost) => Shown::Base,
+        Some(base) if there.revision() < base.revision() => Shown::Older,
+        _ => Shown::Other,
     }
 }
 

@@ -1,10 +1,11 @@
 //! The only room that knows `object_store`: conditional writes, reads, ordered pages, deletes, and what it takes to
 //! trust a store with them.
 
-mod agreement;
+pub(crate) mod agreement;
 mod answer;
 mod backend;
 pub(crate) mod cas;
+mod clocks;
 mod counting;
 mod diagnose;
 #[cfg_attr(
@@ -20,11 +21,12 @@ mod page;
 mod probe;
 mod repairs;
 pub(crate) mod seal;
-mod url;
+pub(crate) mod url;
 
 pub use agreement::{Agreement, AgreementChange, StoreInfo};
 pub(crate) use agreement::{DATE_SLACK, LONGEST_WRITE};
-pub(crate) use backend::{Backend, Fetched, TimeSource, Version};
+pub(crate) use backend::{Backend, Fetched, Version};
+pub(crate) use clocks::Clocks;
 pub use diagnose::{Check, Diagnosis, Percentiles, Verdict};
 pub use meter::{AnswerKind, RequestKind, Requests};
 pub(crate) use name::Name;

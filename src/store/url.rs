@@ -6,7 +6,7 @@ use super::{
 use crate::{Clock, Error, Result};
 use object_store::{ObjectStore, path::Path};
 use std::{path::PathBuf, sync::Arc, time::Duration};
-use url::Url;
+pub(crate) use url::Url;
 
 /// A store within reach, not yet trusted.
 pub(super) struct Connection {
@@ -26,14 +26,36 @@ const SECRETS: [&str; 7] = ["secret", "token", "password", "access_key", "accoun
 
 pub(super) async fn connect(
     text: &str,
-    mut options: Vec<(String, String)>,
+    options: Vec<(String, String)>,
     environment: bool,
     timeouts: (Duration, Duration),
     meter: &Arc<Meter>,
     clock: &Arc<dyn Clock>,
 ) -> Result<Connection> {
+    let (url, options) = parse(text, options)?;
+    match url.scheme() {
+        "file" => {
+            let folder = folder(&url)?;
+            let store = tokio::task::spawn_blocking(move || LocalDirectory::open(folder)).await;
+            let store = store
+                .map_err(|error| Error::unavailable("opening the folder was interrupted").with_source(error))??;
+            Ok(embedded(Arc::new(store), place(&url), Path::default(), meter))
+        }
+        "memory" => {
+            let store = Arc::new(Memory::new(Arc::clone(clock)));
+            Ok(embedded(store, place(&url), prefix(&url)?, meter))
+        }
+        _ => cloud::connect(&url, &options, environment, timeouts, meter),
+    }
+}
+
+/// All that a URL can be refused for before anything is opened; the options that it names come after the others.
+pub(crate) fn parse(text: &str, mut options: Vec<(String, String)>) -> Result<(Url, Vec<(String, String)>)> {
     let url = Url::parse(text).map_err(|error| {
-        Error::invalid(format!("{text:?} is no store URL such as s3://bucket/prefix or file:///some/folder: {error}"))
+        Error::invalid(format!(
+            "{:?} is no store URL such as s3://bucket/prefix or file:///some/folder: {error}",
+            without_secrets(text)
+        ))
     })?;
     if url.password().is_some() {
         return Err(Error::invalid(format!(
@@ -50,30 +72,33 @@ pub(super) async fn connect(
     match url.scheme() {
         "file" => {
             refuse_options(&options, "file")?;
-            let folder = folder(&url)?;
-            let store = tokio::task::spawn_blocking(move || LocalDirectory::open(folder)).await;
-            let store = store
-                .map_err(|error| Error::unavailable("opening the folder was interrupted").with_source(error))??;
-            Ok(embedded(Arc::new(store), place(&url), Path::default(), meter))
+            folder(&url)?;
         }
         "memory" => {
             refuse_options(&options, "memory")?;
             if url.host_str().is_some_and(|host| !host.is_empty()) {
                 return Err(Error::invalid(format!("{url} names a host; memory has none: memory:///prefix")));
             }
-            let store = Arc::new(Memory::new(Arc::clone(clock)));
-            Ok(embedded(store, place(&url), prefix(&url)?, meter))
+            prefix(&url)?;
         }
         "s3" | "s3a" | "gs" | "az" | "azure" | "abfs" | "abfss" | "adl" => {
             if url.host_str().is_none_or(str::is_empty) {
                 return Err(Error::invalid(format!("{url} names no bucket: {}://bucket/prefix", url.scheme())));
             }
-            cloud::connect(&url, &options, environment, timeouts, meter)
+            prefix(&url)?;
         }
         other => {
-            Err(Error::invalid(format!("{other:?} is no kind of store: use s3://, gs://, az://, file:// or memory://")))
+            let kinds = "use s3://, gs://, az://, file:// or memory://";
+            return Err(Error::invalid(format!("{other:?} is no kind of store: {kinds}")));
         }
     }
+    Ok((url, options))
+}
+
+/// What can be shown of a text that is no URL: neither what stands before an `@`, nor a query.
+fn without_secrets(text: &str) -> &str {
+    let text = text.split(['?', '#']).next().unwrap_or_default();
+    text.rsplit('@').next().unwrap_or_default()
 }
 
 fn refuse_options(options: &[(String, String)], scheme: &str) -> Result<()> {
@@ -102,13 +127,13 @@ fn folder(url: &Url) -> Result<PathBuf> {
         .map_err(|()| Error::invalid(format!("{url} names no folder of this machine: file:///absolute/folder")))
 }
 
-fn prefix(url: &Url) -> Result<Path> {
+pub(crate) fn prefix(url: &Url) -> Result<Path> {
     Path::from_url_path(url.path())
         .map_err(|error| Error::invalid(format!("{url} has no usable prefix: {error}")).with_source(error))
 }
 
 /// The URL without its query, where an endpoint may say more than a message should.
-fn place(url: &Url) -> String {
+pub(crate) fn place(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
     url.set_fragment(None);
@@ -296,6 +321,19 @@ mod cloud {
             "s3" | "s3a" => s3(url, options, environment, timeouts, meter),
             "gs" => gcs(url, options, environment, timeouts, meter),
             _ => azure(url, options, environment, timeouts, meter),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_is_no_url_is_shown_without_what_may_be_secret() {
+        for text in ["s3://id:hunter2@bucket:port/", "hunter2@bucket", "://bucket?token=hunter2", "bucket#hunter2"] {
+            let error = parse(text, Vec::new()).unwrap_err().to_string();
+            assert!(!error.contains("hunter2") && error.contains("bucket"), "{error}");
         }
     }
 }

@@ -17,6 +17,8 @@ pub use history::{Run, SweeperState};
 pub(crate) use kind::{Entry, Shelf, Sweepable, Verdict};
 pub use report::{Report, StoppedBy};
 pub use run::SweepOptions;
+#[cfg(feature = "testkit")]
+pub(crate) use run::due;
 pub(crate) use run::{Sweeper, Turn, TurnTaken};
 pub use runner::RunningSweeper;
 pub use settings::SweepSettings;

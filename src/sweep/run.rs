@@ -430,9 +430,9 @@ impl Sweeper {
     fn is_due(&self, bucket: Bucket) -> bool {
         let due = match planted(Planted::CurrentHourSwept) {
             true => bucket.start(),
-            false => bucket.end().plus(self.settings.hour_grace),
+            false => due(bucket, self.settings.hour_grace),
         };
-        self.backend.clock.wall() >= due && self.backend.store_time().is_some_and(|store| store >= due)
+        self.backend.clocks().have_reached(due)
     }
 
     fn must_stop(&self, limits: &Limits<'_>, report: &Report) -> Option<StoppedBy> {
@@ -450,6 +450,11 @@ impl Sweeper {
         }
         None
     }
+}
+
+/// When an hour may be swept: no write that was filed under it can still land.
+pub(crate) fn due(bucket: Bucket, hour_grace: Duration) -> Timestamp {
+    bucket.end().plus(hour_grace)
 }
 
 enum Walked {

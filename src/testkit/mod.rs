@@ -7,6 +7,8 @@
 //! - [`FaultStore`]: an object store in memory that does what [`Faults`] tells it to, for tests inside of one process.
 //! - [`FlawedStore`]: makes a store of which one promise cannot be trusted ([`Flaw`]), for tests of the probe.
 //! - [`LocalDirectory`]: the embedded store by itself.
+//! - [`rules`]: the rules that everything depends on, as plain functions, for models that must not have their own.
+//! - [`fuzz`]: what must be true of any bytes at all.
 //! - [`S3Server`]: an S3 server in this process, for what only real HTTP through a real client shows.
 //! - [`Proxy`]: a network that goes wrong, between a client and a real server.
 
@@ -15,10 +17,12 @@ mod conformance;
 mod fault;
 mod fault_store;
 mod flawed;
+pub mod fuzz;
 mod generator;
 mod objects;
 mod proxy;
 mod register;
+pub mod rules;
 mod s3;
 
 pub use clock::TestClock;

@@ -1,0 +1,167 @@
+//! The rules that everything depends on, as plain functions: what the code itself calls, and nothing else.
+//!
+//! A model of the protocol that had rules of its own would prove something about itself. `tests/models` takes them from
+//! here, so that a rule which is changed in the code is changed in the models as well. Fences, times to live and hours
+//! are public already.
+
+use crate::{
+    Bucket, Fence, LeaseId, ProcessId, Result, Settings, Ttl, WriteId,
+    clock::Timestamp,
+    decision::{self, TxnId},
+    lease::record::{self, Lease, State},
+    store::{
+        Agreement, Clocks,
+        cas::{self, Shown},
+    },
+    sweep,
+};
+use std::time::Duration;
+
+/// What every process agrees on that has these settings; refused where they would not be safe.
+pub fn agreement(settings: &Settings) -> Result<Agreement> {
+    Agreement::propose(settings)
+}
+
+/// What a lease is to everybody but its holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// There is none.
+    Free,
+    /// Nobody else may have the key.
+    Held,
+    /// Whoever touches it clears it.
+    Expired,
+    /// A broken clock wrote it.
+    FarFuture,
+}
+
+/// The settling rule, for a lease that ends at this time.
+pub fn standing(
+    expires: Option<Timestamp>,
+    now: Timestamp,
+    max_clock_skew: Duration,
+    max_ttl: Duration,
+) -> Result<Standing> {
+    let lease = match expires {
+        None => None,
+        // Of a lease the rule looks at the expiry only.
+        Some(expires) => Some(Lease {
+            id: LeaseId::from([0; 16]),
+            request_id: None,
+            owner: String::new(),
+            process: ProcessId::from([0; 16]),
+            note: None,
+            fence: Fence::new(1)?,
+            granted: now,
+            expires,
+            ttl: Ttl::MIN,
+            beat: WriteId::from([0; 16]),
+        }),
+    };
+    Ok(match record::judge(lease.as_ref(), now, max_clock_skew, max_ttl) {
+        State::Free => Standing::Free,
+        State::Held(_) => Standing::Held,
+        State::Expired(_) => Standing::Expired,
+        State::FarFuture(_) => Standing::FarFuture,
+    })
+}
+
+/// When the sweeper may look at an hour, by its own clock and by the store's.
+pub fn due(bucket: Bucket, hour_grace: Duration) -> Timestamp {
+    sweep::due(bucket, hour_grace)
+}
+
+/// What a compare-and-swap knows of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Who wrote it.
+    pub id: WriteId,
+    /// Who last granted or renewed the lease in it.
+    pub beat: Option<WriteId>,
+    /// One more with every write.
+    pub revision: u64,
+}
+
+impl cas::Record for Written {
+    fn write_id(&self) -> WriteId {
+        self.id
+    }
+
+    fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    fn carries(&self, id: WriteId) -> bool {
+        self.id == id || self.beat == Some(id)
+    }
+}
+
+/// What a read says about the writes that an operation tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadBack {
+    /// This one of them has landed.
+    Won(usize),
+    /// None of them can land any more.
+    Lost,
+    /// They may have landed, or may yet.
+    Unknown,
+}
+
+/// How a compare-and-swap settles whatever was not answered with Ok.
+pub fn read_back(base: Option<&Written>, there: Option<&Written>, tried: &[WriteId]) -> ReadBack {
+    match cas::shown(base, there, tried) {
+        Shown::Mine(at) => ReadBack::Won(at),
+        Shown::Base | Shown::Older => ReadBack::Unknown,
+        Shown::Other => ReadBack::Lost,
+    }
+}
+
+/// The age rule of one transaction.
+#[derive(Debug, Clone, Copy)]
+pub struct Ages(decision::Ages);
+
+impl Ages {
+    /// Those of this transaction.
+    pub fn of(txn: TxnId, agreement: &Agreement) -> Self {
+        Self(decision::Ages::of(txn, agreement))
+    }
+
+    /// From here on nobody may write a decision.
+    pub fn closes(&self) -> Timestamp {
+        self.0.closes()
+    }
+
+    /// From here on what is not there is forgotten.
+    pub fn ends(&self) -> Timestamp {
+        self.0.ends()
+    }
+
+    /// From here on no verdict is believed.
+    pub fn verdict_by(&self) -> Timestamp {
+        self.0.verdict_by()
+    }
+
+    /// Until when a marker lives that is written now.
+    pub fn expiry(&self, decided: Timestamp) -> Timestamp {
+        self.0.expiry(decided)
+    }
+
+    /// Whether a marker that the store received at this time counts for nothing.
+    pub fn is_void(&self, modified: Timestamp) -> bool {
+        self.0.is_void(Some(modified))
+    }
+
+    /// Whether nobody can decide any more, by this clock and the store's.
+    pub fn are_over(&self, wall: Timestamp, store: Timestamp) -> bool {
+        self.0.are_over(&clocks(wall, store))
+    }
+}
+
+/// Whether a time is past by this clock and by the store's.
+pub fn are_past(at: Timestamp, wall: Timestamp, store: Timestamp) -> bool {
+    clocks(wall, store).are_past(at)
+}
+
+fn clocks(wall: Timestamp, store: Timestamp) -> Clocks {
+    Clocks { wall, store: Some(store), grain: Duration::ZERO }
+}

@@ -1,8 +1,8 @@
 //! Finding out what works and what does not, one thing after another, where opening would stop at the first.
 
 use super::{
-    Agreement, Backend, Name, StoreBuilder, TimeSource, agreement::StoreSlot, answer::blames_credentials, cas::Slot,
-    probe,
+    Agreement, Backend, Name, StoreBuilder, agreement::StoreSlot, answer::blames_credentials, backend::TimeSource,
+    cas::Slot, probe,
 };
 use crate::{Error, ErrorKind, Result, WriteId};
 use bytes::Bytes;

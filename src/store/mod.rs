@@ -25,7 +25,7 @@ pub(crate) mod url;
 
 pub use agreement::{Agreement, AgreementChange, StoreInfo};
 pub(crate) use agreement::{DATE_SLACK, LONGEST_WRITE};
-pub(crate) use backend::{Backend, Fetched, TimeSource, Version};
+pub(crate) use backend::{Backend, Fetched, Version};
 pub(crate) use clocks::Clocks;
 pub use diagnose::{Check, Diagnosis, Percentiles, Verdict};
 pub use meter::{AnswerKind, RequestKind, Requests};

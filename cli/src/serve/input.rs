@@ -59,10 +59,10 @@ async fn read(body: HttpBody) -> Result<Bytes, Problem> {
     while let Some(chunk) = chunks.next().await {
         let chunk = chunk.map_err(|_| Problem::invalid("the body could not be read"))?;
         length += chunk.len();
-        match length {
-            0..=limits::BODY => bytes.extend_from_slice(&chunk),
-            0..=limits::THROWN_AWAY => bytes.clear(),
-            _ => break,
+        if length <= limits::BODY {
+            bytes.extend_from_slice(&chunk);
+        } else if length > limits::THROWN_AWAY {
+            break;
         }
     }
     match length {

@@ -33,13 +33,11 @@ pub enum Planted {
     ForgottenByOldAnswer,
     UndecidedByOneClock,
     VoidMarkerLeft,
-    ChecksumIgnored,
-    LeaseIdReused,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 27] = [
         Self::NoReadBack,
         Self::BaseTakenAsLost,
         Self::WriteIdReused,
@@ -67,8 +65,6 @@ impl Planted {
         Self::ForgottenByOldAnswer,
         Self::UndecidedByOneClock,
         Self::VoidMarkerLeft,
-        Self::ChecksumIgnored,
-        Self::LeaseIdReused,
     ];
 
     /// From now on this thread has this bug, or none.

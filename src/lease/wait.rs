@@ -94,7 +94,6 @@ impl Queue {
         loop {
             let waiter = waiters.line.pop_front()?;
             if !waiter.grant.is_closed() {
-                let id = if planted(Planted::LeaseIdReused) { waiter.id } else { id };
                 waiter.tried.add(id);
                 return Some(Waiter { id, ..waiter });
             }

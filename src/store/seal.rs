@@ -1,6 +1,5 @@
 //! JSON objects that carry a checksum of themselves: a flipped bit must not become another time or another answer.
 
-use crate::planted::{Planted, planted};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Error, Map, Value, de, ser};
 
@@ -20,7 +19,7 @@ pub(crate) fn seal(object: &impl Serialize) -> Result<Vec<u8>, Error> {
 pub(crate) fn unseal<T: DeserializeOwned>(body: &[u8]) -> Result<T, Error> {
     let mut fields: Map<String, Value> = de::from_slice(body)?;
     let written = fields.remove(CHECKSUM);
-    if written != Some(checksum(&fields)?.into()) && !planted(Planted::ChecksumIgnored) {
+    if written != Some(checksum(&fields)?.into()) {
         return Err(serde::de::Error::custom("its checksum is wrong"));
     }
     serde_json::from_value(Value::Object(fields))

@@ -52,6 +52,12 @@ fn median(numbers: &mut [u64]) -> u64 {
     numbers.get(numbers.len() / 2).copied().unwrap_or(0)
 }
 
+/// `LEASEHOLD_SIM_BUG` plants a bug, by its name.
+fn asked_for() -> Option<Planted> {
+    let name = env::var("LEASEHOLD_SIM_BUG").ok()?;
+    Some(Planted::ALL.into_iter().find(|bug| format!("{bug:?}") == name).unwrap())
+}
+
 fn processors() -> usize {
     thread::available_parallelism().map_or(2, usize::from)
 }
@@ -64,6 +70,7 @@ fn simulate(seeds: Range<u64>) -> Sum {
         for thread in 0..threads {
             let (sum, seeds) = (&sum, seeds.clone());
             scope.spawn(move || {
+                Planted::plant(asked_for());
                 for seed in seeds.filter(|seed| seed % threads == thread) {
                     let ran = run(&Plan::new(seed), false);
                     sum.lock().unwrap().add(seed, ran);
@@ -98,6 +105,7 @@ fn number(name: &str, default: u64) -> u64 {
 fn no_promise_is_broken() {
     if let Ok(text) = env::var("LEASEHOLD_SIM") {
         let plan: Plan = text.parse().unwrap();
+        Planted::plant(asked_for());
         let ran = run(&plan, true);
         println!("{}", ran.lines.join("\n"));
         println!("trace {:016x}, {} operations, {} grants", ran.hash, ran.operations, ran.grants);
@@ -115,6 +123,7 @@ fn no_promise_is_broken() {
     println!("events: {:?}", sum.events);
     println!("violations: {}", sum.failed.len());
     sum.failed.sort();
+    Planted::plant(asked_for());
     for (seed, violations) in sum.failed.iter().take(5) {
         let what = violations.first().unwrap();
         println!("LEASEHOLD_SIM='{}': {what}", shrink(&Plan::new(*seed), &kind_of(what)));

@@ -385,7 +385,12 @@ def faketime():
         return found[0]
 
     def install(folder):
-        run(need("apt-get"), "download", "libfaketime", cwd=folder)
+        try:
+            run(need("apt-get"), "download", "libfaketime", cwd=folder)
+        except Unavailable:
+            # A machine that has never asked does not know what there is.
+            run(need("apt-get"), "update")
+            run(need("apt-get"), "download", "libfaketime", cwd=folder)
         run(need("dpkg"), "-x", *glob.glob(f"{folder}/*.deb"), folder)
 
     folder = installed("libfaketime", "debian", install)

@@ -73,6 +73,10 @@ mod index;
 mod key;
 pub mod lease;
 mod namespace;
+#[cfg_attr(
+    not(all(feature = "testkit", debug_assertions)),
+    allow(dead_code, unreachable_pub, reason = "only test builds have the switch")
+)]
 mod planted;
 mod settings;
 mod stats;

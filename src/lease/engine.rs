@@ -404,6 +404,14 @@ impl Engine {
 
     /// A grant to somebody new, over whatever lease has ended. Nobody's mark survives it: the next one to wait may ask.
     fn plan_new<O>(&self, core: &Core, now: Now, request: &Request, ttl: Ttl, id: LeaseId) -> Result<Plan<O>> {
+        // An earlier attempt of this very operation landed, and ended before that was known. Somebody else may have been
+        // given it by its request id, so the id is used up.
+        if core.record().and_then(|record| record.lease.as_ref()).is_some_and(|lease| lease.id == id) {
+            return Err(Error::unavailable(format!(
+                "a lease was granted too late to be of use: it ended at {}",
+                now.wall
+            )));
+        }
         let lease = self.new_lease(core, now, request, ttl, id)?;
         Ok(Plan::write(Change { beats: true, last_fence: Some(lease.fence), lease: Some(lease), waiting: None }))
     }

@@ -521,3 +521,25 @@ pub(crate) fn namespace(name: Option<&str>) -> leasehold::Result<Namespace> {
 pub(crate) fn lease_id(text: &str) -> leasehold::Result<LeaseId> {
     text.parse()
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+
+    use crate::wire;
+    use std::fs;
+
+    #[path = "../../../fuzz/bodies.rs"]
+    mod bodies;
+
+    #[test]
+    fn whatever_is_sent_is_read_or_refused() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/bodies");
+        let mut seen = 0;
+        for file in fs::read_dir(folder).unwrap() {
+            bodies::hold(&fs::read(file.unwrap().path()).unwrap());
+            seen += 1;
+        }
+        assert!(seen > 0, "{folder} is empty");
+    }
+}

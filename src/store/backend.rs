@@ -303,11 +303,14 @@ impl Backend {
             return Ok(());
         }
         let name = Name::new(".leasehold/time");
+        let asked = self.meter.now();
         self.put_hint(&name, Bytes::from_static(b"{}")).await?;
         let written = self.get(&name).await?.ok_or_else(|| {
             Error::new(ErrorKind::Regressed, format!("{name} is not in {} right after it was written", self.place))
         })?;
-        self.meter.note_date(written.modified);
+        if !self.meter.note_date(written.modified, asked) {
+            return Err(Error::unavailable(format!("{} took too long to tell its time: ask again", self.place)));
+        }
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! Counts every request where it happens, below all retries, and notes what time the store says it is.
 
+use super::DATE_SLACK;
 use crate::clock::{Clock, Moment, Timestamp};
 use std::sync::{
     Arc, Mutex, PoisonError,
@@ -160,10 +161,20 @@ impl Meter {
         requests
     }
 
-    /// The store has just said that it is `date`.
-    pub(crate) fn note_date(&self, date: Timestamp) {
+    /// The monotonic clock, to be read before the store is asked something whose answer tells its time.
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.monotonic()
+    }
+
+    /// The store, asked at `asked`, said that it is `date`. Not believed when the answer took so long (a machine that
+    /// slept meanwhile) that it tells what time it was and not what time it is.
+    pub(crate) fn note_date(&self, date: Timestamp, asked: Moment) -> bool {
         let now = self.clock.monotonic();
-        *self.date.lock().unwrap_or_else(PoisonError::into_inner) = Some((date, now));
+        let fresh = now.since(asked) <= DATE_SLACK;
+        if fresh {
+            *self.date.lock().unwrap_or_else(PoisonError::into_inner) = Some((date, now));
+        }
+        fresh
     }
 
     /// What time it is by the store's clock: the last answer's date plus the time since.
@@ -228,6 +239,7 @@ pub(crate) mod http {
         async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
             let kind = kind(request.method(), request.uri(), &self.bucket);
             let mut pending = self.meter.begin(kind);
+            let asked = self.meter.now();
             let result = self.inner.execute(request).await;
             if let Ok(response) = &result {
                 pending.answer = answer(response.status());
@@ -236,7 +248,7 @@ pub(crate) mod http {
                     && let Some(date) = response.headers().get(DATE).and_then(|date| date.to_str().ok())
                     && let Ok(date) = DateTime::parse_from_rfc2822(date)
                 {
-                    self.meter.note_date(Timestamp::from(date.to_utc()));
+                    self.meter.note_date(Timestamp::from(date.to_utc()), asked);
                 }
             }
             result
@@ -318,9 +330,21 @@ mod tests {
         let clock = TestClock::at(Timestamp::from_millis(0));
         let meter = Meter::new(Arc::new(clock.clone()));
         assert_eq!(meter.store_time(), None);
-        meter.note_date(Timestamp::from_millis(90_000));
+        assert!(meter.note_date(Timestamp::from_millis(90_000), meter.now()));
         clock.advance(Duration::from_secs(10));
         clock.step_wall(-50_000);
         assert_eq!(meter.store_time(), Some(Timestamp::from_millis(100_000)));
+    }
+
+    #[test]
+    fn an_answer_that_took_too_long_does_not_tell_the_time() {
+        let clock = TestClock::at(Timestamp::from_millis(0));
+        let meter = Meter::new(Arc::new(clock.clone()));
+        let asked = meter.now();
+        clock.advance(DATE_SLACK);
+        assert!(meter.note_date(Timestamp::from_millis(90_000), asked));
+        clock.advance(Duration::from_millis(1));
+        assert!(!meter.note_date(Timestamp::from_millis(10_000), asked));
+        assert_eq!(meter.store_time(), Some(Timestamp::from_millis(90_001)));
     }
 }

@@ -1,6 +1,9 @@
 //! The `leasehold` program.
 
 mod bench;
+#[cfg(test)]
+#[path = "../../fuzz/bodies.rs"]
+mod bodies;
 mod config;
 mod doctor;
 mod duration;

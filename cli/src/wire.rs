@@ -526,11 +526,8 @@ pub(crate) fn lease_id(text: &str) -> leasehold::Result<LeaseId> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-    use crate::wire;
+    use crate::bodies;
     use std::fs;
-
-    #[path = "../../../fuzz/bodies.rs"]
-    mod bodies;
 
     #[test]
     fn whatever_is_sent_is_read_or_refused() {

@@ -19,6 +19,8 @@ mod model;
 mod opening;
 #[cfg(unix)]
 mod paused;
+#[path = "../shared/said.rs"]
+mod said;
 mod store_answers;
 mod sweeper;
 mod time_rules;

@@ -16,6 +16,8 @@ mod listing;
 #[cfg(unix)]
 mod minio;
 mod proxied;
+#[path = "../shared/said.rs"]
+mod said;
 mod sweeper;
 
 /// The same tests for each kind of place. Those on the given store need its URL, and are run by `tests/servers/run`.

@@ -2,9 +2,10 @@
 
 #![allow(clippy::disallowed_methods, reason = "drives a real process")]
 
-mod said;
-
-use crate::place::{self, Kind, Place, granted, key, long_ago, now, request, settings};
+use crate::{
+    place::{self, Kind, Place, granted, key, long_ago, now, request, settings},
+    said::Said,
+};
 use leasehold::{
     ErrorKind, Settings,
     decision::{Decided, Decision},
@@ -12,9 +13,25 @@ use leasehold::{
     sweep::SweepOptions,
     testkit::TestClock,
 };
-use std::{env, process::Command, sync::Arc, time::Duration};
+use std::{
+    env,
+    process::Command,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 const SECRET: &str = "leasehold-secret";
+
+/// From the first call on, every warning of all tests of this process is heard.
+fn listen() -> Said {
+    static SAID: OnceLock<Said> = OnceLock::new();
+    let hear = || {
+        let said = Said::default();
+        tracing::subscriber::set_global_default(said.clone()).unwrap();
+        said
+    };
+    SAID.get_or_init(hear).clone()
+}
 
 macro_rules! tests {
     ($($test:ident),+ $(,)?) => {
@@ -112,7 +129,7 @@ mod on {
     }
 
     pub(super) async fn who_may_not_list_can_lock_and_the_sweeper_says_once_that_it_may_not(place: Arc<Place>) {
-        let said = said::listen();
+        let said = listen();
         let limited = place.as_user("may-not-list", SECRET);
         let store = limited.builder().probing(Probing::Always).open().await.unwrap();
         works(&store).await;
@@ -124,7 +141,7 @@ mod on {
     }
 
     pub(super) async fn who_may_not_delete_can_lock_and_the_sweeper_says_once_that_it_may_not(place: Arc<Place>) {
-        let said = said::listen();
+        let said = listen();
         granted(place.open_at(&long_ago()).await.leases("default").unwrap().acquire(&key("old"), &request()).await);
         let limited = place.as_user("may-not-delete", SECRET);
         let store = limited.builder().probing(Probing::Always).open().await.unwrap();

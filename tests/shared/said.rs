@@ -1,29 +1,20 @@
-//! What was logged as a warning, by all tests of this process.
+//! What was logged as a warning.
 
 use std::{
     fmt,
     sync::{
-        Mutex, OnceLock,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
-#[derive(Debug, Default)]
-pub(super) struct Said(Mutex<Vec<String>>, AtomicU64);
-
-/// From the first call on, everything is heard.
-pub(super) fn listen() -> &'static Said {
-    static SAID: OnceLock<&'static Said> = OnceLock::new();
-    SAID.get_or_init(|| {
-        let said: &'static Said = Box::leak(Box::default());
-        tracing::subscriber::set_global_default(said).unwrap();
-        said
-    })
-}
+/// A subscriber that keeps the words of every warning. Clones hear the same.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Said(Arc<Mutex<Vec<String>>>, Arc<AtomicU64>);
 
 impl Said {
     /// How many warnings had all of these words.
-    pub(super) fn count(&self, words: &[&str]) -> usize {
+    pub(crate) fn count(&self, words: &[&str]) -> usize {
         let has_all = |said: &&String| words.iter().all(|word| said.contains(word));
         self.0.lock().unwrap().iter().filter(has_all).count()
     }
@@ -37,7 +28,7 @@ impl tracing::field::Visit for Words {
     }
 }
 
-impl tracing::Subscriber for &'static Said {
+impl tracing::Subscriber for Said {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
         *metadata.level() <= tracing::Level::WARN
     }

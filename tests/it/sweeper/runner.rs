@@ -14,7 +14,7 @@ use leasehold::{
     sweep::{StoppedBy, SweepOptions, SweepSettings},
     testkit::{Answer, Fault, Op, Rule},
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 const TENTH: Duration = Duration::from_millis(100);
 const MINUTE: Duration = Duration::from_secs(60);

@@ -126,6 +126,12 @@ mod tests {
         (Bucket::FIRST.hours..=Bucket::LAST.hours).prop_map(|hours| Bucket { hours })
     }
 
+    #[test]
+    fn a_bucket_reads_as_its_name() {
+        let bucket = bucket("2026010100");
+        assert_eq!((format!("{bucket:?}").as_str(), String::from(bucket).as_str()), ("2026010100", "2026010100"));
+    }
+
     proptest! {
         #[test]
         fn the_bucket_of_an_expiry_contains_it(bucket in hours(), into in 0..MICROS) {

@@ -73,6 +73,15 @@ mod tests {
         assert_eq!(name.as_str(), "default/.lease-index/2026010100/orders!2f42");
         let body = lease_entry_body(&key, expires);
         assert_eq!(body, r#"{"key":"orders/42","expires_ms":1767225600001}"#);
+        assert_eq!(key_in_entry(&body), Some(key));
+        assert_eq!(key_in_entry(b"{}"), None);
+    }
+
+    #[test]
+    fn an_entry_of_a_decision_says_which_and_until_when() {
+        let txn: TxnId = "019b76da-a800-7000-8000-000000000001".parse().unwrap();
+        let body = decision_entry_body(txn, Timestamp::from_millis(1));
+        assert_eq!(body, r#"{"txn":"019b76da-a800-7000-8000-000000000001","expires_ms":1}"#);
     }
 
     #[test]

@@ -131,6 +131,19 @@ struct Remembered {
     old: BTreeMap<TxnId, (Decision, Timestamp)>,
 }
 
+impl Remembered {
+    fn insert(&mut self, txn: TxnId, known: (Decision, Timestamp)) {
+        self.young.insert(txn, known);
+        if self.young.len() >= REMEMBERED / 2 {
+            self.old = mem::take(&mut self.young);
+        }
+    }
+
+    fn get(&self, txn: TxnId) -> Option<(Decision, Timestamp)> {
+        self.young.get(&txn).or_else(|| self.old.get(&txn)).copied()
+    }
+}
+
 /// What is in the store for a transaction.
 enum Found {
     Nothing,
@@ -151,16 +164,13 @@ impl Shared {
 
     fn recall(&self, txn: TxnId) -> Option<Decision> {
         let remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        let (decision, expires) = remembered.young.get(&txn).or_else(|| remembered.old.get(&txn))?;
-        (self.backend.clock.wall() < *expires).then_some(*decision)
+        let (decision, expires) = remembered.get(txn)?;
+        (self.backend.clock.wall() < expires).then_some(decision)
     }
 
     fn remember(&self, marker: &Marker) {
         let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        remembered.young.insert(marker.txn, (marker.decision, marker.expires()));
-        if remembered.young.len() > REMEMBERED / 2 {
-            remembered.old = mem::take(&mut remembered.young);
-        }
+        remembered.insert(marker.txn, (marker.decision, marker.expires()));
     }
 
     fn found(&self, txn: TxnId, seen: Option<Seen<Marker>>) -> Found {
@@ -394,5 +404,27 @@ fn in_doubt(error: Error, tried: bool, txn: TxnId) -> Error {
             Error::unknown(message).with_source(error)
         }
         _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Clock,
+        testkit::{SeededGenerator, TestClock},
+    };
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_the_latest_are_among_it() {
+        let (clock, generator) = (TestClock::at(Timestamp::from_millis(0)), SeededGenerator::new(1));
+        let txns: Vec<_> = (0..3 * REMEMBERED).map(|_| TxnId::begin(&clock, &generator)).collect();
+        let mut remembered = Remembered::default();
+        for (last, txn) in txns.iter().enumerate() {
+            remembered.insert(*txn, (Decision::Commit, clock.wall()));
+            assert!(remembered.young.len() + remembered.old.len() < REMEMBERED);
+            let oldest = (last + 1).saturating_sub(REMEMBERED / 2);
+            assert!(remembered.get(txns[oldest]).is_some() && remembered.get(*txn).is_some(), "{last}");
+        }
     }
 }

@@ -145,7 +145,10 @@ pub fn url(data: &[u8]) {
         Err(error) => {
             let url = url::Url::parse(text).ok();
             let password = url.as_ref().and_then(|url| url.password()).filter(|password| password.len() > 8);
-            if let Some(password) = password.filter(|password| text.matches(password).count() == 1) {
+            // A URL is read without tabs and line ends, so they do not part a password either. One that stands elsewhere
+            // as well may be shown there.
+            let read = text.replace(['\t', '\n', '\r'], "");
+            if let Some(password) = password.filter(|password| read.matches(password).count() == 1) {
                 assert!(!error.to_string().contains(password), "{error}");
             }
         }

@@ -442,6 +442,20 @@ async fn whoever_reads_a_marker_that_is_void_deletes_it() {
 }
 
 #[tokio::test]
+async fn a_void_marker_is_left_alone_by_a_clock_that_is_not_past_its_end() {
+    let late = MARGIN + 10 * SECOND;
+    let world = World::new();
+    let (txn, _) = suspended(&world, Fault::Delay(late), Op::Put, late).await;
+    let behind = world.process_off_by(-30_000).await;
+    assert_eq!(behind.decisions().decision(txn).await.unwrap(), Answer::Forgotten);
+    assert!(world.marker(txn).is_some(), "by this clock somebody may still decide");
+    world.clock.advance(30 * SECOND);
+    behind.clock.advance(30 * SECOND);
+    assert_eq!(behind.decisions().decision(txn).await.unwrap(), Answer::Forgotten);
+    assert_eq!(world.marker(txn), None);
+}
+
+#[tokio::test]
 async fn an_answer_that_is_older_than_the_decision_does_not_say_forgotten() {
     let world = World::new();
     let (reader, decider) = (world.process().await, world.process().await);

@@ -432,3 +432,17 @@ async fn what_a_later_version_may_have_written_is_left_to_it() {
     assert!(report.findings[0].advice.as_ref().unwrap().contains("later version"), "{report:?}");
     assert_eq!(world.record("x"), before);
 }
+
+#[tokio::test]
+async fn a_decision_of_a_later_version_is_named_and_one_that_may_not_be_read_is_a_failure_and_no_damage() {
+    let world = World::new();
+    let operator = world.process().await;
+    let name = format!(".txn-decisions/m/{}", operator.store.decisions().begin());
+    world.objects.put_object(&name, r#"{"format":9}"#);
+    let report = repair(&operator.store).await;
+    assert_eq!(found(&report), [(Damage::LaterFormat, name.as_str())]);
+    assert_eq!((report.open, report.repaired, report.failures), (0, 0, 0), "{report:?}");
+    world.objects.faults().script(Rule::always(Op::Get, Fault::Refuse(Answer::Status(403))).on(".txn-decisions/m/"));
+    let report = look(&operator.store).await;
+    assert_eq!((report.findings.len(), report.failures), (0, 1), "{report:?}");
+}

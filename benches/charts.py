@@ -1,0 +1,2 @@
+def write(folder, measured, sweeps):
+    pass

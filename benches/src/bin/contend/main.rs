@@ -156,24 +156,24 @@ impl Tally {
     }
 }
 
-/// Lets workers run side by side until the time is up.
-pub(crate) async fn work<W>(
-    workers: Vec<W>,
-    run: impl AsyncFn(W, Moment) -> Tally + Clone,
-    task: &Task,
-) -> serde_json::Value {
+/// Lets workers run side by side until the time is up, each a task of its own, as in a program.
+pub(crate) async fn work<W, F>(workers: Vec<W>, run: impl Fn(W, Moment) -> F, task: &Task) -> Result<serde_json::Value>
+where
+    F: Future<Output = Tally> + Send + 'static,
+{
     ready();
     let clock = SystemClock::new();
     let began = clock.monotonic();
     let end = began.plus(Duration::from_secs_f64(task.seconds));
-    let tallies = futures_util::future::join_all(workers.into_iter().map(|worker| run(worker, end))).await;
+    let tasks: Vec<_> = workers.into_iter().map(|worker| tokio::spawn(run(worker, end))).collect();
+    let tallies = futures_util::future::try_join_all(tasks).await?;
     let took = clock.monotonic().since(began);
     let mut sum = Tally::default();
     for tally in tallies {
         sum.times.extend(tally.times);
         sum.errors += tally.errors;
     }
-    sum.report(took)
+    Ok(sum.report(took))
 }
 
 /// Nothing is left to be done before the time runs.
@@ -191,7 +191,7 @@ pub(crate) fn wall() -> leasehold::clock::Timestamp {
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
     let ran = async {
-        let task = Task::parse(env::args().skip(1))?;
+        let task = Arc::new(Task::parse(env::args().skip(1))?);
         match task.workload.as_str() {
             "private" | "fresh" | "keys" | "one" => locks::run(&task).await,
             "decisions" => transactions::run(&task).await,

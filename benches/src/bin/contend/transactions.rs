@@ -19,7 +19,7 @@ enum Way {
     Raw(Vec<Raw>, DecisionShape),
 }
 
-pub(crate) async fn run(task: &Task) -> Result<serde_json::Value> {
+pub(crate) async fn run(task: &Arc<Task>) -> Result<serde_json::Value> {
     let way = match task.contender.as_str() {
         "ours" => {
             let mut all = Vec::new();
@@ -37,7 +37,15 @@ pub(crate) async fn run(task: &Task) -> Result<serde_json::Value> {
     let way = Arc::new(way);
     let warm = (0..task.concurrency).map(|worker| way.transaction(format!("{}-warm-{worker:05}", task.prefix)));
     try_join_all(warm).await?;
-    let run = async |worker: usize, end: Moment| {
+    let run = |worker: usize, end: Moment| {
+        let (task, way) = (Arc::clone(task), Arc::clone(&way));
+        async move { way.run(&task, worker, end).await }
+    };
+    work((0..task.concurrency).collect(), run, task).await
+}
+
+impl Way {
+    async fn run(&self, task: &Task, worker: usize, end: Moment) -> Tally {
         let clock = SystemClock::new();
         let mut tally = Tally::default();
         let mut turn = 0;
@@ -46,14 +54,11 @@ pub(crate) async fn run(task: &Task) -> Result<serde_json::Value> {
             if began >= end {
                 return tally;
             }
-            tally.add(began, way.transaction(task.key(worker, turn)).await.map(|()| true));
+            tally.add(began, self.transaction(task.key(worker, turn)).await.map(|()| true));
             turn += 1;
         }
-    };
-    Ok(work((0..task.concurrency).collect(), run, task).await)
-}
+    }
 
-impl Way {
     async fn transaction(&self, name: String) -> Result<()> {
         match self {
             Self::Ours(all) => {

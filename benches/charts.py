@@ -59,7 +59,7 @@ def throughput(path, data):
     """To raw writes, on a scale that doubles: etcd would leave no room for the others."""
     drawing = Drawing("Throughput to raw conditional writes")
     drawing.text(16, 28, "Throughput, raw conditional writes in the same round being 1", size=16, weight=600)
-    drawing.text(16, 48, "medians; the thin line is the least and the greatest of the rounds; each step of the scale is twice the one before", "soft", size=12)
+    drawing.text(16, 48, "to the right is faster; the thin line is the least and the greatest of the rounds; each step is twice the one before", "soft", size=12)
     rows = [(workload, contender, data.ratios((workload, contender), (workload, "raw")))
             for workload in TITLES for contender in data.contenders(workload) if contender != "raw"]
     rows = [row for row in rows if row[2]]
@@ -82,9 +82,10 @@ def throughput(path, data):
             drawing.text(16, y + 14, TITLES[workload], weight=600)
             y, last = y + ROW, workload
         drawing.text(LABEL - 8, y + 12, NAMES[contender], anchor="end")
-        drawing.bar(x(low), y, x(median(ratios)) - x(low), colour(contender))
+        left, right = sorted([x(1), x(median(ratios))])
+        drawing.bar(left, y, right - left, colour(contender))
         drawing.line(x(min(ratios)), y + 7, x(max(ratios)), y + 7, "spread")
-        drawing.text(x(max(ratios)) + 8, y + 12, f"{median(ratios):.2f}", "soft")
+        drawing.text(max(x(1), x(max(ratios))) + 8, y + 12, f"{median(ratios):.2f}", "soft")
         y += ROW
     tick = low
     while tick <= high:
@@ -153,8 +154,8 @@ def sweeping(path, sweeps):
         drawing.line(left, y(10**step), right, y(10**step))
         drawing.text(left - 8, y(10**step) + 4, f"{10**step:,g}", "soft", "end", 12)
     for count in live:
-        drawing.text(x(count), bottom + 20, f"{count:,}", "soft", "middle", 12)
-    drawing.text((left + right) / 2, bottom + 40, "live keys", "soft", "middle", 12)
+        drawing.text(x(count), bottom + 24, f"{count:,}", "soft", "middle", 12)
+    drawing.text((left + right) / 2, bottom + 44, "live keys", "soft", "middle", 12)
     names = {"leasehold": ("ours", "leasehold"), "scan": ("peer", "scan of everything")}
     for sweeper, points in curves.items():
         kind, name = names.get(sweeper, ("peer", sweeper))
@@ -163,8 +164,8 @@ def sweeping(path, sweeps):
         for count, value in ordered:
             drawing.add(f'<circle class="{kind}" cx="{x(count):.1f}" cy="{y(value):.1f}" r="4"/>')
         drawing.text(x(ordered[-1][0]) + 10, y(ordered[-1][1]) + 4, name)
-        drawing.text(x(ordered[-1][0]) + 10, y(ordered[-1][1]) + 20, f"{ordered[-1][1]:,.2f}", "soft", size=12)
-    drawing.save(path, bottom + 54)
+        drawing.text(x(ordered[-1][0]) + 10, y(ordered[-1][1]) - 12, f"{ordered[-1][1]:,.2f}", "soft", size=12)
+    drawing.save(path, bottom + 58)
 
 
 def write(folder, measured, sweeps):

@@ -25,6 +25,9 @@ use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
 /// How often a poller must have seen the key go from hand to hand before it asks for a turn.
 const PATIENT_FOR: u32 = 2;
 
+/// How often it tries to at once. The next look tries again.
+const MARK_TRIES: u32 = 4;
+
 /// Who of this process waits for a key.
 #[derive(Debug, Default)]
 pub(super) struct Queue(Mutex<Waiters>);
@@ -357,28 +360,32 @@ impl Engine {
         Ok(Polled::Again(Held { retry_after: held.retry_after.min(jittered), ..held }))
     }
 
-    /// Asks the holder's process for a turn, by a write that leaves the lease as it is. Not worth a second try.
+    /// Asks the holder's process for a turn, by a write that leaves the lease as it is. A key that is handed over without
+    /// a pause changes between nearly every read and the write after it, so one try would seldom do.
     async fn mark(self: &Arc<Self>, core: OwnedMutexGuard<Core>, cell: &Arc<Cell>, interval: Duration) -> Result<()> {
-        let held = core.record().filter(|record| record.waiting.is_none()).and_then(|record| record.lease.as_ref());
-        if held.is_none_or(|lease| lease.process == self.process) {
-            return Ok(());
-        }
         let mut flight = Flight::new(self, cell, core, Intent::Nothing);
-        let now = self.now();
-        let (process, since) = (self.process, now.wall);
-        let build = move |base: Option<&Record>, stamp| {
-            let mut record = Record::after(base, stamp, since);
-            record.waiting = Some(Mark { process, since, interval });
-            record
-        };
-        let outcome = flight.attempt(self.settings.request_timeout, now, build).await;
-        flight.settled();
-        match outcome {
-            Outcome::Won(seen, _) => flight.core().learn(Some(seen)),
-            Outcome::Lost(there) => flight.core().learn(there),
-            // Let go: if it lands, the next write on the key meets it.
-            Outcome::Unknown(_) => Ok(()),
+        for _ in 0..MARK_TRIES {
+            let record = flight.core().record().filter(|record| record.waiting.is_none());
+            if record.and_then(|record| record.lease.as_ref()).is_none_or(|lease| lease.process == self.process) {
+                return Ok(());
+            }
+            let now = self.now();
+            let (process, since) = (self.process, now.wall);
+            let build = move |base: Option<&Record>, stamp| {
+                let mut record = Record::after(base, stamp, since);
+                record.waiting = Some(Mark { process, since, interval });
+                record
+            };
+            let outcome = flight.attempt(self.settings.request_timeout, now, build).await;
+            flight.settled();
+            match outcome {
+                Outcome::Won(seen, _) => return flight.core().learn(Some(seen)),
+                Outcome::Lost(there) => flight.core().learn(there)?,
+                // Let go: if it lands, the next write on the key meets it.
+                Outcome::Unknown(_) => return Ok(()),
+            }
         }
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{
     borrow::Borrow,
-    fmt::{self, Write},
+    fmt,
     str::FromStr,
     sync::Arc,
 };
@@ -80,7 +80,8 @@ impl Key {
     /// and goes on with `!h` and the 64 hexadecimal digits of the key's SHA-256. The key itself is then known only
     /// from the object's body.
     pub fn name(&self) -> String {
-        let mut name = String::new();
+        // Room for a short one in which nothing is escaped but a few.
+        let mut name = String::with_capacity((self.0.len() + 16).min(MAX_NAME + 4));
         for &byte in self.0.iter() {
             push_unit(&mut name, byte);
             if name.len() > MAX_NAME {
@@ -266,8 +267,9 @@ fn push_unit(name: &mut String, byte: u8) {
 }
 
 fn push_hex(name: &mut String, byte: u8) {
-    // Writing to a string cannot fail.
-    let _ = write!(name, "{byte:02x}");
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    name.push(char::from(DIGITS[usize::from(byte >> 4)]));
+    name.push(char::from(DIGITS[usize::from(byte & 15)]));
 }
 
 fn is_hex(byte: u8) -> bool {

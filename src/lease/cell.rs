@@ -21,7 +21,7 @@ pub(super) enum Known {
     #[default]
     Nothing,
     Absent,
-    Record(Box<Seen<Record>>),
+    Record(Arc<Seen<Record>>),
 }
 
 /// One key, as this process sees it. There is one cell for a key at a time.
@@ -88,7 +88,7 @@ impl Core {
         if seen.record().waiting.is_none() {
             self.turns = 0;
         }
-        self.known = Known::Record(Box::new(seen));
+        self.known = Known::Record(Arc::new(seen));
         Ok(())
     }
 
@@ -113,9 +113,9 @@ impl Core {
         }
     }
 
-    pub(super) fn base(&self) -> Option<Seen<Record>> {
+    pub(super) fn base(&self) -> Option<Arc<Seen<Record>>> {
         match &self.known {
-            Known::Record(seen) => Some(Seen::clone(seen)),
+            Known::Record(seen) => Some(Arc::clone(seen)),
             Known::Nothing | Known::Absent => None,
         }
     }
@@ -134,6 +134,8 @@ type Map = BTreeMap<(Namespace, Key), Arc<Cell>>;
 struct Generations {
     young: Map,
     old: Map,
+    /// How many of the young were in use when the old ones went, and stayed for that.
+    stayed: usize,
 }
 
 impl Cells {
@@ -152,13 +154,15 @@ impl Cells {
             Arc::new(Cell { slot, core: Arc::default(), queue: Queue::default() })
         });
         generations.young.insert(name, Arc::clone(&cell));
-        if generations.young.len() > self.capacity / 2 {
+        // Where more are in use than there is room for, they must not be looked through with every new one.
+        if generations.young.len() > (self.capacity / 2).max(2 * generations.stayed) {
             let aged = mem::take(&mut generations.young);
             let before = mem::replace(&mut generations.old, aged);
             // Two cells for one key could write at once: one that is in use, or whose core is, may not go.
             let in_use =
                 before.into_iter().filter(|(_, cell)| Arc::strong_count(cell) > 1 || Arc::strong_count(&cell.core) > 1);
             generations.young.extend(in_use);
+            generations.stayed = generations.young.len();
         }
         cell
     }
@@ -173,6 +177,22 @@ impl Cells {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_in_use_than_there_is_room_for_stay_and_are_found() {
+        let cells = Cells::new(10);
+        let namespace = Namespace::default();
+        let key = |number: usize| Key::new(format!("key-{number}")).unwrap();
+        let held: Vec<_> = (0..1000).map(|number| cells.get(&namespace, &key(number))).collect();
+        for (number, cell) in held.iter().enumerate() {
+            assert!(Arc::ptr_eq(cell, &cells.get(&namespace, &key(number))), "two cells for one key");
+        }
+        drop(held);
+        for number in 1000..20_000 {
+            cells.get(&namespace, &key(number));
+        }
+        assert!(cells.len() <= 12, "what was in use makes room: {}", cells.len());
+    }
 
     #[test]
     fn the_cells_are_bounded_and_what_is_in_use_stays() {

@@ -8,7 +8,12 @@ use super::{
     name::Prefix,
     page::Lister,
 };
-use crate::{Clock, Error, ErrorKind, Generator, Result, clock::Timestamp, generator::GeneratorExt, stats::Counters};
+use crate::{
+    Clock, Error, ErrorKind, Generator, Result,
+    clock::{self, Timestamp},
+    generator::GeneratorExt,
+    stats::Counters,
+};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use object_store::{
@@ -123,7 +128,8 @@ impl Backend {
     ) -> Result<Version, Refusal> {
         let updates = matches!(mode, PutMode::Update(_));
         let path = self.prefix.path(name);
-        let put = self.coordination.put_opts(&path, PutPayload::from_bytes(body), PutOptions::from(mode));
+        // The handle itself: an `Arc` of one is a store too, and costs another allocation.
+        let put = self.coordination.as_ref().put_opts(&path, PutPayload::from_bytes(body), PutOptions::from(mode));
         let result = self.within(limit, put).await.map_err(|error| {
             // Some stores say "not found" to an update of a missing object; on a create it is the bucket.
             let removed = updates && is_missing(&error) && !is_bucket_missing(&error);
@@ -145,7 +151,7 @@ impl Backend {
     /// An unconditional write of a hint. Anything but Ok means that it may not be there.
     pub(crate) async fn put_hint(&self, name: &Name, body: Bytes) -> Result<()> {
         let path = self.prefix.path(name);
-        let put = self.coordination.put_opts(&path, PutPayload::from_bytes(body), PutOptions::default());
+        let put = self.coordination.as_ref().put_opts(&path, PutPayload::from_bytes(body), PutOptions::default());
         self.within(self.request_timeout, put).await.map_err(|error| self.explain(error, "writing", name))?;
         Ok(())
     }
@@ -189,7 +195,7 @@ impl Backend {
     async fn get_up_to(&self, name: &Name, handle: &Arc<dyn ObjectStore>, most: u64) -> Result<Option<Fetched>> {
         let path = self.prefix.path(name);
         let read = async {
-            let found = handle.get_opts(&path, GetOptions::default()).await?;
+            let found = handle.as_ref().get_opts(&path, GetOptions::default()).await?;
             let meta = found.meta.clone();
             let body = if meta.size > most { None } else { Some(found.bytes().await?) };
             Ok((meta, body))
@@ -324,14 +330,9 @@ impl Backend {
         limit: Duration,
         request: impl Future<Output = object_store::Result<T>>,
     ) -> object_store::Result<T> {
-        tokio::select! {
-            biased;
-            answer = request => answer,
-            () = self.clock.sleep(limit) => Err(StoreError::Generic {
-                store: "leasehold",
-                source: format!("no answer within {limit:?}").into(),
-            }),
-        }
+        clock::within(&*self.clock, limit, request).await.unwrap_or_else(|| {
+            Err(StoreError::Generic { store: "leasehold", source: format!("no answer within {limit:?}").into() })
+        })
     }
 
     pub(crate) fn explain(&self, error: StoreError, doing: &str, name: &Name) -> Error {

@@ -6,12 +6,7 @@ use crate::{Error, Result};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::{
-    borrow::Borrow,
-    fmt,
-    str::FromStr,
-    sync::Arc,
-};
+use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
 
 /// The longest key, in bytes.
 const MAX_KEY: usize = 1024;

@@ -10,7 +10,9 @@ use crate::{
     store::cas::{Record as _, Seen},
 };
 use std::{
-    collections::BTreeMap,
+    borrow::Borrow,
+    cmp::Ordering,
+    collections::BTreeSet,
     mem,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -128,12 +130,77 @@ pub(super) struct Cells {
     capacity: usize,
 }
 
-type Map = BTreeMap<(Namespace, Key), Arc<Cell>>;
+/// Found by its name, which it has in itself: there may be very many.
+#[derive(Debug)]
+struct Named(Arc<Cell>);
+
+/// What cells are ordered by.
+trait ByName {
+    fn name(&self) -> (&Namespace, &Key);
+}
+
+impl ByName for Named {
+    fn name(&self) -> (&Namespace, &Key) {
+        (&self.0.slot.namespace, &self.0.slot.key)
+    }
+}
+
+impl ByName for (&Namespace, &Key) {
+    fn name(&self) -> (&Namespace, &Key) {
+        *self
+    }
+}
+
+impl Ord for dyn ByName + '_ {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.name().cmp(&other.name())
+    }
+}
+
+impl PartialOrd for dyn ByName + '_ {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for dyn ByName + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for dyn ByName + '_ {}
+
+impl Ord for Named {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.name().cmp(&other.name())
+    }
+}
+
+impl PartialOrd for Named {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Named {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for Named {}
+
+impl<'a> Borrow<dyn ByName + 'a> for Named {
+    fn borrow(&self) -> &(dyn ByName + 'a) {
+        self
+    }
+}
 
 #[derive(Debug, Default)]
 struct Generations {
-    young: Map,
-    old: Map,
+    young: BTreeSet<Named>,
+    old: BTreeSet<Named>,
     /// How many of the young were in use when the old ones went, and stayed for that.
     stayed: usize,
 }
@@ -145,22 +212,26 @@ impl Cells {
 
     pub(super) fn get(&self, namespace: &Namespace, key: &Key) -> Arc<Cell> {
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = (namespace.clone(), key.clone());
-        if let Some(cell) = generations.young.get(&name) {
+        let name: &dyn ByName = &(namespace, key);
+        if let Some(Named(cell)) = generations.young.get(name) {
             return Arc::clone(cell);
         }
-        let cell = generations.old.remove(&name).unwrap_or_else(|| {
-            let slot = KeySlot { namespace: namespace.clone(), key: key.clone() };
-            Arc::new(Cell { slot, core: Arc::default(), queue: Queue::default() })
-        });
-        generations.young.insert(name, Arc::clone(&cell));
+        let cell = generations.old.take(name).map_or_else(
+            || {
+                let slot = KeySlot { namespace: namespace.clone(), key: key.clone() };
+                Arc::new(Cell { slot, core: Arc::default(), queue: Queue::default() })
+            },
+            |Named(cell)| cell,
+        );
+        generations.young.insert(Named(Arc::clone(&cell)));
         // Where more are in use than there is room for, they must not be looked through with every new one.
         if generations.young.len() > (self.capacity / 2).max(2 * generations.stayed) {
             let aged = mem::take(&mut generations.young);
             let before = mem::replace(&mut generations.old, aged);
             // Two cells for one key could write at once: one that is in use, or whose core is, may not go.
-            let in_use =
-                before.into_iter().filter(|(_, cell)| Arc::strong_count(cell) > 1 || Arc::strong_count(&cell.core) > 1);
+            let in_use = before
+                .into_iter()
+                .filter(|Named(cell)| Arc::strong_count(cell) > 1 || Arc::strong_count(&cell.core) > 1);
             generations.young.extend(in_use);
             generations.stayed = generations.young.len();
         }

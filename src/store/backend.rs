@@ -34,13 +34,21 @@ const READ_TRIES: u32 = 3;
 /// by the other. Lives as long as a process at most: ETags are never stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Version {
-    e_tag: Option<String>,
-    generation: Option<String>,
+    // One is kept for every key in the cache: no room to spare.
+    e_tag: Option<Box<str>>,
+    generation: Option<Box<str>>,
 }
 
-impl From<Version> for UpdateVersion {
-    fn from(version: Version) -> Self {
-        Self { e_tag: version.e_tag, version: version.generation }
+impl Version {
+    fn new(e_tag: Option<String>, generation: Option<String>) -> Self {
+        Self { e_tag: e_tag.map(Into::into), generation: generation.map(Into::into) }
+    }
+}
+
+impl From<&Version> for UpdateVersion {
+    fn from(version: &Version) -> Self {
+        let text = |part: &Option<Box<str>>| part.as_deref().map(str::to_owned);
+        Self { e_tag: text(&version.e_tag), version: text(&version.generation) }
     }
 }
 
@@ -145,7 +153,7 @@ impl Backend {
             let error = Error::unknown(format!("{} answered the write of {name} without a version", self.place));
             return Err(error.into());
         }
-        Ok(Version { e_tag: result.e_tag, generation: result.version })
+        Ok(Version::new(result.e_tag, result.version))
     }
 
     /// An unconditional write of a hint. Anything but Ok means that it may not be there.
@@ -203,7 +211,7 @@ impl Backend {
         match self.within(self.request_timeout, read).await {
             Ok((meta, Some(body))) => Ok(Some(Fetched {
                 body,
-                version: Version { e_tag: meta.e_tag, generation: meta.version },
+                version: Version::new(meta.e_tag, meta.version),
                 modified: Timestamp::from(meta.last_modified),
             })),
             Ok((meta, None)) => Err(Error::corrupt(format!(

@@ -153,7 +153,7 @@ impl<S: Slot, T: Clone> Cas<S, T> {
         };
         let mode = match &self.base {
             None => PutMode::Create,
-            Some(base) => PutMode::Update(self.renamed.as_ref().unwrap_or(&base.version).clone().into()),
+            Some(base) => PutMode::Update(self.renamed.as_ref().unwrap_or(&base.version).into()),
         };
         // Tried from before it is sent: dropping this future must not make us forget it.
         self.tried.push((stamp.write_id, ticket.clone()));

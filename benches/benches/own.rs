@@ -80,7 +80,8 @@ fn swaps(c: &mut Criterion) {
 async fn filed(count: usize) -> leasehold_benches::Result<Store> {
     let objects = Arc::new(InMemory::new());
     for number in 0..count {
-        let sample = Sample::held(Key::new(format!("orders/{number}"))?, "worker-7", some_time(), Duration::from_secs(60))?;
+        let sample =
+            Sample::held(Key::new(format!("orders/{number}"))?, "worker-7", some_time(), Duration::from_secs(60))?;
         let (name, body) = sample.entry()?;
         objects.put(&Path::from(name), PutPayload::from_bytes(body)).await?;
     }

@@ -4,7 +4,7 @@
 //! hold renew   [--leases 10000] [--seconds 60] [--across-hour] [--dir DIR]   renewals of guards, every 10 s
 //! hold memory  [--leases 100000] [--dir DIR]                                 resident memory per held lease
 //! hold idle    [--leases 0] [--seconds 60] [--dir DIR]                       processor time of a process that waits
-//! hold resting [--hours 24]                                                  requests of an idle process, time moved by hand
+//! hold resting [--hours 24] [--spread 1800]                                  requests of an idle process, time moved by hand
 //! ```
 //!
 //! Prints one line of JSON for each figure.
@@ -271,7 +271,10 @@ async fn resting(arguments: &Arguments) -> Result<()> {
     let step = Duration::from_secs(30);
     let mut quiet = Vec::new();
     let clock = TestClock::at(some_time());
-    let store = Store::builder().url("memory://").clock(Arc::new(clock.clone())).open().await?;
+    let mut settings = Settings::default();
+    settings.sweep.rest_spread = Duration::from_secs(arguments.number("spread", 1800)?);
+    let spread = settings.sweep.rest_spread.as_secs();
+    let store = Store::builder().url("memory://").clock(Arc::new(clock.clone())).settings(settings).open().await?;
     let leases = store.leases("default")?;
     let request = Request::new(Duration::from_secs(60))?;
     drop(leases.acquire(&Key::new("left-behind")?, &request).await?);
@@ -301,7 +304,7 @@ async fn resting(arguments: &Arguments) -> Result<()> {
     println!(
         "{}",
         json!({
-            "figure": "resting", "hours": hours, "complete_passes": passes, "requests_of_each_pass": per_pass,
+            "figure": "resting", "hours": hours, "rest_spread_s": spread, "complete_passes": passes, "requests_of_each_pass": per_pass,
             "requests_between_passes": 0, "seconds_between_passes": quiet,
             "cleared": store.stats().leases_cleared_by_sweeper,
         })

@@ -104,7 +104,7 @@ fn leases() -> impl Strategy<Value = Lease> {
     (names, rest).prop_map(|((id, request_id, owner, process, beat), (note, fence, granted, expires, ttl))| Lease {
         id: id.into(),
         request_id,
-        owner,
+        owner: owner.into(),
         process: process.into(),
         note: note.map(Bytes::from),
         fence,

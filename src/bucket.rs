@@ -55,11 +55,19 @@ impl Bucket {
 
     /// Its name as a number, for records.
     pub(crate) fn number(self) -> u64 {
-        self.to_string().parse().unwrap_or(0)
+        let Some(start) = DateTime::from_timestamp(self.hours * SECONDS, 0) else { return 0 };
+        let year = u64::try_from(start.year()).unwrap_or(0);
+        [start.month(), start.day(), start.hour()].into_iter().fold(year, |number, two| number * 100 + u64::from(two))
     }
 
     pub(crate) fn from_number(number: u64) -> Result<Self> {
-        format!("{number:010}").parse()
+        let two = |above: u64| u32::try_from(number / above % 100).ok();
+        let hour = || {
+            let year = i32::try_from(number / 1_000_000).ok()?;
+            start_of(year, two(10_000)?, two(100)?, two(1)?)
+        };
+        // In words, as it would be refused as a name.
+        hour().map_or_else(|| format!("{number:010}").parse(), Ok)
     }
 
     fn from_hours(hours: i64) -> Option<Self> {
@@ -94,8 +102,11 @@ fn parse(name: &str) -> Option<Bucket> {
     }
     let number = |from, to| name.get(from..to)?.parse::<u32>().ok();
     let year = i32::try_from(number(0, 4)?).ok()?;
-    let date = NaiveDate::from_ymd_opt(year, number(4, 6)?, number(6, 8)?)?;
-    let start = date.and_hms_opt(number(8, 10)?, 0, 0)?.and_utc();
+    start_of(year, number(4, 6)?, number(6, 8)?, number(8, 10)?)
+}
+
+fn start_of(year: i32, month: u32, day: u32, hour: u32) -> Option<Bucket> {
+    let start = NaiveDate::from_ymd_opt(year, month, day)?.and_hms_opt(hour, 0, 0)?.and_utc();
     Bucket::from_hours(start.timestamp().div_euclid(SECONDS))
 }
 
@@ -162,6 +173,18 @@ mod tests {
                 prop_assert_eq!(next.start(), bucket.end());
                 prop_assert!(next.to_string() > bucket.to_string());
             }
+        }
+
+        #[test]
+        fn a_bucket_survives_its_number_which_is_its_name(bucket in hours()) {
+            prop_assert_eq!(format!("{:010}", bucket.number()), bucket.to_string());
+            prop_assert_eq!(Bucket::from_number(bucket.number()).unwrap(), bucket);
+        }
+
+        #[test]
+        fn a_number_is_a_bucket_if_it_is_the_name_of_one(number in 0..20_000_000_000_u64) {
+            let read = Bucket::from_number(number);
+            prop_assert_eq!(read.ok(), format!("{number:010}").parse::<Bucket>().ok());
         }
 
         #[test]

@@ -8,6 +8,9 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt::{self, Debug},
+    future::poll_fn,
+    pin::pin,
+    task::Poll,
     time::Duration,
 };
 
@@ -66,7 +69,8 @@ impl Timestamp {
 }
 
 fn micros(by: Duration) -> i64 {
-    i64::try_from(by.as_micros()).unwrap_or(i64::MAX)
+    let seconds = i64::try_from(by.as_secs()).unwrap_or(i64::MAX);
+    seconds.saturating_mul(1_000_000).saturating_add(i64::from(by.subsec_micros()))
 }
 
 impl From<DateTime<Utc>> for Timestamp {
@@ -130,6 +134,21 @@ pub trait Clock: Debug + Send + Sync + 'static {
     async fn sleep(&self, duration: Duration);
 }
 
+/// What comes of `work` if it comes within `limit`.
+///
+/// The clock is asked for a sleep only when the work is not done at once: a sleep is an allocation and a timer.
+pub(crate) async fn within<T>(clock: &dyn Clock, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    let (mut work, mut sleep) = (pin!(work), None);
+    poll_fn(|context| {
+        if let Poll::Ready(done) = work.as_mut().poll(context) {
+            return Poll::Ready(Some(done));
+        }
+        let sleep = sleep.get_or_insert_with(|| clock.sleep(limit));
+        sleep.as_mut().poll(context).map(|()| None)
+    })
+    .await
+}
+
 /// The machine's own clocks; the default.
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
@@ -146,7 +165,11 @@ impl SystemClock {
 #[allow(clippy::disallowed_methods, reason = "this is the real clock that everything else is sent to")]
 impl Clock for SystemClock {
     fn wall(&self) -> Timestamp {
-        Timestamp::from(DateTime::<Utc>::from(std::time::SystemTime::now()))
+        // Without a calendar in between: this is read several times in every operation.
+        match std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH) {
+            Ok(since) => Timestamp(micros(since)),
+            Err(before) => Timestamp(-micros(before.duration())),
+        }
     }
 
     // Rust's Instant stops while a Linux machine is suspended: a holder would believe in its lease for as long as the

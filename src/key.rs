@@ -6,12 +6,7 @@ use crate::{Error, Result};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::{
-    borrow::Borrow,
-    fmt::{self, Write},
-    str::FromStr,
-    sync::Arc,
-};
+use std::{borrow::Borrow, fmt, str::FromStr, sync::Arc};
 
 /// The longest key, in bytes.
 const MAX_KEY: usize = 1024;
@@ -80,7 +75,8 @@ impl Key {
     /// and goes on with `!h` and the 64 hexadecimal digits of the key's SHA-256. The key itself is then known only
     /// from the object's body.
     pub fn name(&self) -> String {
-        let mut name = String::new();
+        // Room for a short one in which nothing is escaped but a few.
+        let mut name = String::with_capacity((self.0.len() + 16).min(MAX_NAME + 4));
         for &byte in self.0.iter() {
             push_unit(&mut name, byte);
             if name.len() > MAX_NAME {
@@ -266,8 +262,9 @@ fn push_unit(name: &mut String, byte: u8) {
 }
 
 fn push_hex(name: &mut String, byte: u8) {
-    // Writing to a string cannot fail.
-    let _ = write!(name, "{byte:02x}");
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    name.push(char::from(DIGITS[usize::from(byte >> 4)]));
+    name.push(char::from(DIGITS[usize::from(byte & 15)]));
 }
 
 fn is_hex(byte: u8) -> bool {

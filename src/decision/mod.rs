@@ -19,7 +19,7 @@ pub(crate) use marker::{Ages, MarkerSlot};
 pub(crate) use sweep::DecisionSweep;
 pub use txn::TxnId;
 
-use self::marker::Marker;
+pub(crate) use self::marker::Marker;
 use crate::{
     Error, ErrorKind, Result,
     clock::Timestamp,

@@ -10,7 +10,9 @@ use crate::{
     store::cas::{Record as _, Seen},
 };
 use std::{
-    collections::BTreeMap,
+    borrow::Borrow,
+    cmp::Ordering,
+    collections::BTreeSet,
     mem,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -21,7 +23,7 @@ pub(super) enum Known {
     #[default]
     Nothing,
     Absent,
-    Record(Box<Seen<Record>>),
+    Record(Arc<Seen<Record>>),
 }
 
 /// One key, as this process sees it. There is one cell for a key at a time.
@@ -88,7 +90,7 @@ impl Core {
         if seen.record().waiting.is_none() {
             self.turns = 0;
         }
-        self.known = Known::Record(Box::new(seen));
+        self.known = Known::Record(Arc::new(seen));
         Ok(())
     }
 
@@ -113,9 +115,9 @@ impl Core {
         }
     }
 
-    pub(super) fn base(&self) -> Option<Seen<Record>> {
+    pub(super) fn base(&self) -> Option<Arc<Seen<Record>>> {
         match &self.known {
-            Known::Record(seen) => Some(Seen::clone(seen)),
+            Known::Record(seen) => Some(Arc::clone(seen)),
             Known::Nothing | Known::Absent => None,
         }
     }
@@ -128,12 +130,79 @@ pub(super) struct Cells {
     capacity: usize,
 }
 
-type Map = BTreeMap<(Namespace, Key), Arc<Cell>>;
+/// Found by its name, which it has in itself: there may be very many.
+#[derive(Debug)]
+struct Named(Arc<Cell>);
+
+/// What cells are ordered by.
+trait ByName {
+    fn name(&self) -> (&Namespace, &Key);
+}
+
+impl ByName for Named {
+    fn name(&self) -> (&Namespace, &Key) {
+        (&self.0.slot.namespace, &self.0.slot.key)
+    }
+}
+
+impl ByName for (&Namespace, &Key) {
+    fn name(&self) -> (&Namespace, &Key) {
+        *self
+    }
+}
+
+impl Ord for dyn ByName + '_ {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.name().cmp(&other.name())
+    }
+}
+
+impl PartialOrd for dyn ByName + '_ {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for dyn ByName + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for dyn ByName + '_ {}
+
+impl Ord for Named {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.name().cmp(&other.name())
+    }
+}
+
+impl PartialOrd for Named {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Named {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for Named {}
+
+impl<'a> Borrow<dyn ByName + 'a> for Named {
+    fn borrow(&self) -> &(dyn ByName + 'a) {
+        self
+    }
+}
 
 #[derive(Debug, Default)]
 struct Generations {
-    young: Map,
-    old: Map,
+    young: BTreeSet<Named>,
+    old: BTreeSet<Named>,
+    /// How many of the young were in use when the old ones went, and stayed for that.
+    stayed: usize,
 }
 
 impl Cells {
@@ -143,22 +212,28 @@ impl Cells {
 
     pub(super) fn get(&self, namespace: &Namespace, key: &Key) -> Arc<Cell> {
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = (namespace.clone(), key.clone());
-        if let Some(cell) = generations.young.get(&name) {
+        let name: &dyn ByName = &(namespace, key);
+        if let Some(Named(cell)) = generations.young.get(name) {
             return Arc::clone(cell);
         }
-        let cell = generations.old.remove(&name).unwrap_or_else(|| {
-            let slot = KeySlot { namespace: namespace.clone(), key: key.clone() };
-            Arc::new(Cell { slot, core: Arc::default(), queue: Queue::default() })
-        });
-        generations.young.insert(name, Arc::clone(&cell));
-        if generations.young.len() > self.capacity / 2 {
+        let cell = generations.old.take(name).map_or_else(
+            || {
+                let slot = KeySlot { namespace: namespace.clone(), key: key.clone() };
+                Arc::new(Cell { slot, core: Arc::default(), queue: Queue::default() })
+            },
+            |Named(cell)| cell,
+        );
+        generations.young.insert(Named(Arc::clone(&cell)));
+        // Where more are in use than there is room for, they must not be looked through with every new one.
+        if generations.young.len() > (self.capacity / 2).max(2 * generations.stayed) {
             let aged = mem::take(&mut generations.young);
             let before = mem::replace(&mut generations.old, aged);
             // Two cells for one key could write at once: one that is in use, or whose core is, may not go.
-            let in_use =
-                before.into_iter().filter(|(_, cell)| Arc::strong_count(cell) > 1 || Arc::strong_count(&cell.core) > 1);
+            let in_use = before
+                .into_iter()
+                .filter(|Named(cell)| Arc::strong_count(cell) > 1 || Arc::strong_count(&cell.core) > 1);
             generations.young.extend(in_use);
+            generations.stayed = generations.young.len();
         }
         cell
     }
@@ -173,6 +248,22 @@ impl Cells {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_in_use_than_there_is_room_for_stay_and_are_found() {
+        let cells = Cells::new(10);
+        let namespace = Namespace::default();
+        let key = |number: usize| Key::new(format!("key-{number}")).unwrap();
+        let held: Vec<_> = (0..1000).map(|number| cells.get(&namespace, &key(number))).collect();
+        for (number, cell) in held.iter().enumerate() {
+            assert!(Arc::ptr_eq(cell, &cells.get(&namespace, &key(number))), "two cells for one key");
+        }
+        drop(held);
+        for number in 1000..20_000 {
+            cells.get(&namespace, &key(number));
+        }
+        assert!(cells.len() <= 12, "what was in use makes room: {}", cells.len());
+    }
 
     #[test]
     fn the_cells_are_bounded_and_what_is_in_use_stays() {

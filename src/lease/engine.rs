@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     Bucket, Error, ErrorKind, Fence, LeaseId, Result, Settings, Ttl, WriteId,
-    clock::{Moment, Timestamp},
+    clock::{self, Moment, Timestamp},
     id::ProcessId,
     index,
     planted::{Planted, planted},
@@ -134,14 +134,13 @@ impl Engine {
 
     /// The right to change a key, for which other operations of this process may have to be waited for.
     pub(super) async fn hold(&self, cell: &Cell) -> Result<OwnedMutexGuard<Core>> {
-        tokio::select! {
-            biased;
-            core = Arc::clone(&cell.core).lock_owned() => Ok(core),
-            () = self.backend.clock.sleep(self.patience()) => Err(Error::unavailable(format!(
+        let held = clock::within(&*self.backend.clock, self.patience(), Arc::clone(&cell.core).lock_owned()).await;
+        held.ok_or_else(|| {
+            Error::unavailable(format!(
                 "another operation of this process on {} does not come to an end: the store may be down, try again later",
                 cell.slot.key
-            ))),
-        }
+            ))
+        })
     }
 
     pub(super) async fn read(&self, cell: &Cell, core: &mut Core) -> Result<()> {
@@ -226,8 +225,7 @@ impl Engine {
             }
         }
         let build = move |base: Option<&Record>, stamp: Stamp| {
-            let mut record = Record::after(base, stamp, now.wall);
-            record.lease = change.lease;
+            let mut record = Record { lease: change.lease, ..Record::without_lease(base, stamp, now.wall) };
             if let Some(lease) = record.lease.as_mut().filter(|_| change.beats) {
                 lease.beat = stamp.write_id;
             }

@@ -76,7 +76,7 @@ impl Flight {
             Some(cas) => cas,
             None => {
                 let base = self.core().base();
-                Cas::new(Arc::clone(&self.engine.backend), self.cell.slot.clone(), base)
+                Cas::sharing(Arc::clone(&self.engine.backend), self.cell.slot.clone(), base)
             }
         };
         self.in_doubt = true;

@@ -9,7 +9,7 @@ use super::{
 use crate::{Fence, Key, Result, clock::Moment};
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 use tokio_util::sync::CancellationToken;
@@ -32,8 +32,8 @@ pub(super) struct Tended {
     engine: Arc<Engine>,
     cell: Arc<Cell>,
     state: Mutex<State>,
-    /// Cancelled when the lease is lost.
-    lost: CancellationToken,
+    /// Cancelled when the lease is lost; made when somebody asks for it, which most guards are never asked.
+    lost: OnceLock<CancellationToken>,
     /// Not to be renewed, nor believed in, beyond this.
     hold_until: Option<Moment>,
 }
@@ -44,7 +44,7 @@ struct State {
     renew_at: Moment,
     /// Where the keeper has it, while it waits there.
     due: Option<Due>,
-    loss: Option<Loss>,
+    loss: Option<Box<Loss>>,
     /// Nobody wants it any more: it is not renewed, and cannot be lost.
     closed: bool,
     /// It was given back, or that was found to be needless.
@@ -96,10 +96,21 @@ impl Tended {
     pub(super) fn lose(&self, loss: Loss) {
         let mut state = self.lock();
         if !state.closed {
-            state.loss.get_or_insert(loss);
+            state.loss.get_or_insert_with(|| Box::new(loss));
             drop(state);
-            self.lost.cancel();
+            if let Some(token) = self.lost.get() {
+                token.cancel();
+            }
         }
+    }
+
+    fn token(&self) -> &CancellationToken {
+        let token = self.lost.get_or_init(CancellationToken::new);
+        // Lost before there was a token; whoever loses it from here on finds the token.
+        if self.lock().loss.is_some() {
+            token.cancel();
+        }
+        token
     }
 
     /// Whether there is nothing left to look after.
@@ -144,7 +155,7 @@ impl Guard {
             engine: Arc::clone(engine),
             cell: Arc::clone(cell),
             state: Mutex::new(state),
-            lost: CancellationToken::new(),
+            lost: OnceLock::new(),
             hold_until,
         });
         engine.tend(Arc::clone(&tended));
@@ -175,14 +186,14 @@ impl Guard {
 
     /// Resolves when the lease is lost, with what is known about it.
     pub async fn lost(&self) -> Loss {
-        self.tended.lost.cancelled().await;
+        self.tended.token().cancelled().await;
         let state = self.tended.lock();
-        state.loss.clone().unwrap_or(Loss { taken_by: None, fence: Some(state.grant.fence) })
+        state.loss.as_deref().cloned().unwrap_or(Loss { taken_by: None, fence: Some(state.grant.fence) })
     }
 
     /// Cancelled when the lease is lost: for code that stops by a token. Cancelling it yourself changes nothing here.
     pub fn cancellation(&self) -> CancellationToken {
-        self.tended.lost.child_token()
+        self.tended.token().child_token()
     }
 
     /// Gives the lease back, or to whoever of this process waits for it.

@@ -5,7 +5,7 @@ use super::{
     guard::Tended,
     types::{Loss, Renewed},
 };
-use crate::clock::Moment;
+use crate::clock::{self, Moment};
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use std::{
     collections::BTreeMap,
@@ -95,11 +95,7 @@ impl Engine {
             self.renew(tended.cell(), grant.lease_id(), None, Some(&grant)).await
         };
         // However long the store takes, belief ends when it must.
-        let renewed = tokio::select! {
-            biased;
-            renewed = renewing => Some(renewed),
-            () = self.backend.clock.sleep(left) => None,
-        };
+        let renewed = clock::within(&*self.backend.clock, left, renewing).await;
         let retry = match renewed {
             Some(Ok(Renewed::Renewed(grant))) => {
                 tended.renewed(grant);

@@ -223,7 +223,7 @@ impl Engine {
             // It was released, or taken over, while we wrote down why.
             Swapped::Stopped(()) => return Ok(None),
         }
-        tracing::warn!(%key, owner = lease.owner, lease = %lease.id, reason, by, "a lease was taken away by force");
+        tracing::warn!(%key, owner = &*lease.owner, lease = %lease.id, reason, by, "a lease was taken away by force");
         cell.queue.wake();
         let taken_from = Some(Holder::from(&lease));
         Ok(Some(Forced { taken_from, fence, recorded: recorded.to_string(), aside: None }))
@@ -321,7 +321,7 @@ impl Engine {
         Ok(Lease {
             id: LeaseId::random(&*self.backend.generator),
             request_id: None,
-            owner: CARETAKER.to_owned(),
+            owner: CARETAKER.into(),
             process: self.process,
             note: Some(format!("closed until nobody can believe in the lease that was here: {why}").into()),
             fence,

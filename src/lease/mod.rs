@@ -83,6 +83,11 @@ impl Leases {
         self.engine.cells.get(&self.namespace, key)
     }
 
+    #[cfg(feature = "testkit")]
+    pub(crate) fn look_up(&self, key: &Key) {
+        self.cell(key);
+    }
+
     /// A grant knows its own namespace, whichever it is handed to.
     fn cell_of(&self, grant: &Grant) -> Arc<Cell> {
         self.engine.cells.get(&grant.namespace, &grant.key)

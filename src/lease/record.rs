@@ -12,7 +12,7 @@ use crate::{
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// The format that this version writes. Later ones are shown and never rewritten.
 pub(super) const FORMAT: u32 = 1;
@@ -29,7 +29,8 @@ pub(crate) const LONGEST_NOTE: usize = 4096;
 pub(crate) struct Lease {
     pub(crate) id: LeaseId,
     pub(crate) request_id: Option<String>,
-    pub(crate) owner: String,
+    /// Shared with the grants that come of it.
+    pub(crate) owner: Arc<str>,
     pub(crate) process: ProcessId,
     pub(crate) note: Option<Bytes>,
     pub(crate) fence: Fence,
@@ -90,12 +91,17 @@ impl Record {
     /// A record that follows `base`: the same but for who wrote it, and when. It keeps a later format than ours, so that
     /// whoever forgets to ask finds that it cannot be written.
     pub(crate) fn after(base: Option<&Self>, stamp: Stamp, now: Timestamp) -> Self {
+        Self { lease: base.and_then(|base| base.lease.clone()), ..Self::without_lease(base, stamp, now) }
+    }
+
+    /// The same without its lease.
+    pub(crate) fn without_lease(base: Option<&Self>, stamp: Stamp, now: Timestamp) -> Self {
         Self {
             format: base.map_or(FORMAT, |base| base.format.max(FORMAT)),
             write_id: stamp.write_id,
             revision: stamp.revision,
             last_fence: base.and_then(|base| base.last_fence),
-            lease: base.and_then(|base| base.lease.clone()),
+            lease: None,
             waiting: base.and_then(|base| base.waiting),
             written: now,
             bucket: base.and_then(|base| base.bucket),
@@ -139,7 +145,7 @@ impl Slot for KeySlot {
     type Record = Record;
 
     fn name(&self) -> Name {
-        Name::new(format!("{}/meta/{}.pb", self.namespace, self.key.name()))
+        Name::new([self.namespace.as_str(), "/meta/", &self.key.name(), ".pb"].concat())
     }
 
     fn encode(&self, record: &Record) -> Result<Bytes> {
@@ -175,7 +181,7 @@ pub(crate) fn encode(key: &Key, record: &Record) -> Bytes {
         lease: record.lease.as_ref().map(|lease| wire::Lease {
             id: id(lease.id.as_bytes()),
             request_id: lease.request_id.clone(),
-            owner: lease.owner.clone(),
+            owner: lease.owner.as_ref().to_owned(),
             process: id(lease.process.as_bytes()),
             note: lease.note.clone(),
             fence: lease.fence.get(),
@@ -227,7 +233,7 @@ pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> 
         Some(lease) => Some(Lease {
             id: id("lease", &lease.id)?.into(),
             request_id: lease.request_id,
-            owner: lease.owner,
+            owner: lease.owner.into(),
             process: id("process", &lease.process)?.into(),
             note: lease.note,
             fence: fence(lease.fence)?,

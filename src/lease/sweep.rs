@@ -72,12 +72,8 @@ impl Sweepable for LeaseSweep {
         }
         record.must_be_ours(&key)?;
         let now = engine.now();
-        let build = |base: Option<&Record>, stamp| {
-            let mut record = Record::after(base, stamp, now.wall);
-            record.lease = None;
-            record.waiting = None;
-            record
-        };
+        let build =
+            |base: Option<&Record>, stamp| Record { waiting: None, ..Record::without_lease(base, stamp, now.wall) };
         let outcome = flight.attempt(engine.settings.request_timeout, now, build).await;
         flight.settled();
         match outcome {

@@ -24,7 +24,7 @@ const LONGEST_NAME: usize = 256;
 #[must_use]
 pub struct Request {
     pub(crate) ttl: Ttl,
-    pub(crate) owner: String,
+    pub(crate) owner: Arc<str>,
     pub(crate) request_id: Option<String>,
     pub(crate) note: Option<Bytes>,
     pub(crate) new_key: bool,
@@ -35,13 +35,13 @@ impl Request {
     /// A lease that ends by itself after `ttl` unless it is renewed. The store's limits may shorten or lengthen that:
     /// what was granted is in the [`Grant`].
     pub fn new(ttl: Duration) -> Result<Self> {
-        let owner = String::new();
+        let owner = "".into();
         Ok(Self { ttl: Ttl::new(ttl)?, owner, request_id: None, note: None, new_key: false, max_hold: None })
     }
 
     /// Who asks, for people and for [`request_id`](Self::request_id).
     pub fn owner(mut self, owner: impl Into<String>) -> Result<Self> {
-        self.owner = named("an owner", owner.into())?;
+        self.owner = named("an owner", owner.into())?.into();
         Ok(self)
     }
 
@@ -95,7 +95,7 @@ pub struct Grant {
     pub(crate) key: Key,
     pub(crate) id: LeaseId,
     pub(crate) fence: Fence,
-    pub(crate) owner: String,
+    pub(crate) owner: Arc<str>,
     pub(crate) ttl: Ttl,
     pub(crate) expires: Timestamp,
     /// The end by the monotonic clock of this process, counted from before the request was sent.
@@ -192,7 +192,7 @@ impl From<&Lease> for Holder {
     fn from(lease: &Lease) -> Self {
         Self {
             lease_id: lease.id,
-            owner: lease.owner.clone(),
+            owner: lease.owner.as_ref().to_owned(),
             fence: lease.fence,
             granted_at: lease.granted,
             expires_at: lease.expires,

@@ -8,7 +8,12 @@ use super::{
     name::Prefix,
     page::Lister,
 };
-use crate::{Clock, Error, ErrorKind, Generator, Result, clock::Timestamp, generator::GeneratorExt, stats::Counters};
+use crate::{
+    Clock, Error, ErrorKind, Generator, Result,
+    clock::{self, Timestamp},
+    generator::GeneratorExt,
+    stats::Counters,
+};
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use object_store::{
@@ -29,13 +34,21 @@ const READ_TRIES: u32 = 3;
 /// by the other. Lives as long as a process at most: ETags are never stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Version {
-    e_tag: Option<String>,
-    generation: Option<String>,
+    // One is kept for every key in the cache: no room to spare.
+    e_tag: Option<Box<str>>,
+    generation: Option<Box<str>>,
 }
 
-impl From<Version> for UpdateVersion {
-    fn from(version: Version) -> Self {
-        Self { e_tag: version.e_tag, version: version.generation }
+impl Version {
+    fn new(e_tag: Option<String>, generation: Option<String>) -> Self {
+        Self { e_tag: e_tag.map(Into::into), generation: generation.map(Into::into) }
+    }
+}
+
+impl From<&Version> for UpdateVersion {
+    fn from(version: &Version) -> Self {
+        let text = |part: &Option<Box<str>>| part.as_deref().map(str::to_owned);
+        Self { e_tag: text(&version.e_tag), version: text(&version.generation) }
     }
 }
 
@@ -123,7 +136,8 @@ impl Backend {
     ) -> Result<Version, Refusal> {
         let updates = matches!(mode, PutMode::Update(_));
         let path = self.prefix.path(name);
-        let put = self.coordination.put_opts(&path, PutPayload::from_bytes(body), PutOptions::from(mode));
+        // The handle itself: an `Arc` of one is a store too, and costs another allocation.
+        let put = self.coordination.as_ref().put_opts(&path, PutPayload::from_bytes(body), PutOptions::from(mode));
         let result = self.within(limit, put).await.map_err(|error| {
             // Some stores say "not found" to an update of a missing object; on a create it is the bucket.
             let removed = updates && is_missing(&error) && !is_bucket_missing(&error);
@@ -139,13 +153,13 @@ impl Backend {
             let error = Error::unknown(format!("{} answered the write of {name} without a version", self.place));
             return Err(error.into());
         }
-        Ok(Version { e_tag: result.e_tag, generation: result.version })
+        Ok(Version::new(result.e_tag, result.version))
     }
 
     /// An unconditional write of a hint. Anything but Ok means that it may not be there.
     pub(crate) async fn put_hint(&self, name: &Name, body: Bytes) -> Result<()> {
         let path = self.prefix.path(name);
-        let put = self.coordination.put_opts(&path, PutPayload::from_bytes(body), PutOptions::default());
+        let put = self.coordination.as_ref().put_opts(&path, PutPayload::from_bytes(body), PutOptions::default());
         self.within(self.request_timeout, put).await.map_err(|error| self.explain(error, "writing", name))?;
         Ok(())
     }
@@ -189,7 +203,7 @@ impl Backend {
     async fn get_up_to(&self, name: &Name, handle: &Arc<dyn ObjectStore>, most: u64) -> Result<Option<Fetched>> {
         let path = self.prefix.path(name);
         let read = async {
-            let found = handle.get_opts(&path, GetOptions::default()).await?;
+            let found = handle.as_ref().get_opts(&path, GetOptions::default()).await?;
             let meta = found.meta.clone();
             let body = if meta.size > most { None } else { Some(found.bytes().await?) };
             Ok((meta, body))
@@ -197,7 +211,7 @@ impl Backend {
         match self.within(self.request_timeout, read).await {
             Ok((meta, Some(body))) => Ok(Some(Fetched {
                 body,
-                version: Version { e_tag: meta.e_tag, generation: meta.version },
+                version: Version::new(meta.e_tag, meta.version),
                 modified: Timestamp::from(meta.last_modified),
             })),
             Ok((meta, None)) => Err(Error::corrupt(format!(
@@ -327,14 +341,9 @@ impl Backend {
         limit: Duration,
         request: impl Future<Output = object_store::Result<T>>,
     ) -> object_store::Result<T> {
-        tokio::select! {
-            biased;
-            answer = request => answer,
-            () = self.clock.sleep(limit) => Err(StoreError::Generic {
-                store: "leasehold",
-                source: format!("no answer within {limit:?}").into(),
-            }),
-        }
+        clock::within(&*self.clock, limit, request).await.unwrap_or_else(|| {
+            Err(StoreError::Generic { store: "leasehold", source: format!("no answer within {limit:?}").into() })
+        })
     }
 
     pub(crate) fn explain(&self, error: StoreError, doing: &str, name: &Name) -> Error {

@@ -101,7 +101,9 @@ pub(crate) enum Outcome<R, T> {
 pub(crate) struct Cas<S: Slot, T> {
     backend: Arc<Backend>,
     slot: S,
-    base: Option<Seen<S::Record>>,
+    base: Option<Arc<Seen<S::Record>>>,
+    /// What the base is called by now, if that is another version than it was read with.
+    renamed: Option<Version>,
     tried: Vec<(WriteId, T)>,
     limit: Duration,
 }
@@ -109,8 +111,13 @@ pub(crate) struct Cas<S: Slot, T> {
 impl<S: Slot, T: Clone> Cas<S, T> {
     /// `base` is what was read, or `None` for a create.
     pub(crate) fn new(backend: Arc<Backend>, slot: S, base: Option<Seen<S::Record>>) -> Self {
+        Self::sharing(backend, slot, base.map(Arc::new))
+    }
+
+    /// The same on what the caller keeps as well.
+    pub(crate) fn sharing(backend: Arc<Backend>, slot: S, base: Option<Arc<Seen<S::Record>>>) -> Self {
         let limit = backend.request_timeout;
-        Self { backend, slot, base, tried: Vec::new(), limit }
+        Self { backend, slot, base, renamed: None, tried: Vec::new(), limit }
     }
 
     /// Waits no longer than this for one answer to a write.
@@ -119,7 +126,7 @@ impl<S: Slot, T: Clone> Cas<S, T> {
     }
 
     pub(crate) fn base(&self) -> Option<&S::Record> {
-        self.base.as_ref().map(Seen::record)
+        self.base.as_deref().map(Seen::record)
     }
 
     /// Sends one write. `build` makes the record from the base and the stamp that it must carry.
@@ -146,7 +153,7 @@ impl<S: Slot, T: Clone> Cas<S, T> {
         };
         let mode = match &self.base {
             None => PutMode::Create,
-            Some(base) => PutMode::Update(base.version.clone().into()),
+            Some(base) => PutMode::Update(self.renamed.as_ref().unwrap_or(&base.version).into()),
         };
         // Tried from before it is sent: dropping this future must not make us forget it.
         self.tried.push((stamp.write_id, ticket.clone()));
@@ -183,9 +190,7 @@ impl<S: Slot, T: Clone> Cas<S, T> {
             (Shown::Mine(at), Some(seen)) => Outcome::Won(seen, self.tried[at].1.clone()),
             (Shown::Base, there) => {
                 // The same record under another version (a copied or restored object): the next attempt must name it.
-                if let Some((base, seen)) = self.base.as_mut().zip(there) {
-                    base.version = seen.version;
-                }
+                self.renamed = there.map(|seen| seen.version);
                 Outcome::Unknown(doubt)
             }
             (Shown::Older, there) => {
@@ -195,7 +200,7 @@ impl<S: Slot, T: Clone> Cas<S, T> {
                     format!(
                         "{} went back from revision {} to {}: a backup was restored, or something in between answers from a cache",
                         self.slot.name(),
-                        revision(self.base.as_ref()),
+                        revision(self.base.as_deref()),
                         revision(there.as_ref()),
                     ),
                 ))

@@ -67,7 +67,7 @@ impl fmt::Display for Counting {
 #[deny(clippy::missing_trait_methods)]
 impl ObjectStore for Counting {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
-        self.count(RequestKind::Put, self.inner.put_opts(location, payload, opts)).await
+        self.count(RequestKind::Put, self.inner.as_ref().put_opts(location, payload, opts)).await
     }
 
     async fn put_multipart_opts(&self, location: &Path, opts: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
@@ -75,7 +75,7 @@ impl ObjectStore for Counting {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.count(RequestKind::Get, self.inner.get_opts(location, options)).await
+        self.count(RequestKind::Get, self.inner.as_ref().get_opts(location, options)).await
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<bytes::Bytes>> {

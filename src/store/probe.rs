@@ -88,12 +88,12 @@ impl Probe<'_> {
         self.reads_latest(&slot, &updated, "a read after an overwrite, on another connection, shows the overwrite")
             .await?;
 
-        let stale = PutMode::Update(created.version().clone().into());
+        let stale = PutMode::Update(created.version().into());
         self.must_conflict(&slot, stale, "an update that names an older version fails").await?;
         self.reads_latest(&slot, &updated, "a write that was refused is not applied").await?;
 
         let missing = self.fresh(used);
-        let update = PutMode::Update(updated.version().clone().into());
+        let update = PutMode::Update(updated.version().into());
         let rule = "an update of a missing object fails";
         self.must_conflict(&missing, update, rule).await?;
         if self.backend.get(&missing.0).await?.is_some() {
@@ -103,7 +103,7 @@ impl Probe<'_> {
         for _ in 0..ROUNDS {
             let slot = self.fresh(used);
             let winner = self.race(&slot, PutMode::Create, "of racing creates exactly one wins").await?;
-            let update = PutMode::Update(winner.into());
+            let update = PutMode::Update((&winner).into());
             self.race(&slot, update, "of racing updates exactly one wins").await?;
         }
         Ok(())

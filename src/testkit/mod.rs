@@ -12,6 +12,8 @@
 //! - [`S3Server`]: an S3 server in this process, for what only real HTTP through a real client shows.
 //! - [`Proxy`]: a network that goes wrong, between a client and a real server.
 
+#[doc(hidden)]
+pub mod bench;
 mod clock;
 mod conformance;
 mod fault;

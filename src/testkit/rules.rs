@@ -48,7 +48,7 @@ pub fn standing(
         Some(expires) => Some(Lease {
             id: LeaseId::from([0; 16]),
             request_id: None,
-            owner: String::new(),
+            owner: "".into(),
             process: ProcessId::from([0; 16]),
             note: None,
             fence: Fence::new(1)?,

@@ -47,7 +47,7 @@ fn held() -> Record {
         lease: Some(Lease {
             id: [2; 16].into(),
             request_id: Some("job-7".to_owned()),
-            owner: "wörker/7".to_owned(),
+            owner: "wörker/7".into(),
             process: [3; 16].into(),
             note: Some(Bytes::from_static(b"any \xff bytes")),
             fence: Fence::new(1_767_227_400_000_000).unwrap(),
@@ -104,7 +104,7 @@ fn leases() -> impl Strategy<Value = Lease> {
     (names, rest).prop_map(|((id, request_id, owner, process, beat), (note, fence, granted, expires, ttl))| Lease {
         id: id.into(),
         request_id,
-        owner,
+        owner: owner.into(),
         process: process.into(),
         note: note.map(Bytes::from),
         fence,
@@ -305,7 +305,7 @@ fn what_we_would_never_write_is_not_read_either() {
 /// The files of the first format. They are never written again: what they hold is in the stores of users.
 fn golden() -> [(&'static str, Key, Record); 4] {
     let plain = Record { waiting: None, bucket: None, ..held() };
-    let bare = Lease { request_id: None, note: None, owner: String::new(), ..held().lease.unwrap() };
+    let bare = Lease { request_id: None, note: None, owner: "".into(), ..held().lease.unwrap() };
     [
         ("free", key("orders/42"), free()),
         ("held", key("orders/42"), held()),

@@ -205,4 +205,50 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.to_string().contains("free some space"), "{error}");
     }
+
+    #[test]
+    fn what_a_store_says_is_told_apart_and_comes_with_what_to_do() {
+        use ErrorKind::{Config, Denied, Unavailable};
+        let generic = |said: &str| StoreError::Generic { store: "S3", source: said.into() };
+        let source = || "said".into();
+        let cases = [
+            (generic("<Code>NoSuchBucket</Code>"), Config, "the bucket does not exist: create"),
+            (generic("<Code>ContainerNotFound</Code>"), Config, "the bucket does not exist: create"),
+            (generic("<Code>PermanentRedirect</Code>"), Config, "region"),
+            (generic("<Code>AuthorizationHeaderMalformed</Code>"), Config, "region"),
+            (generic("Received redirect without LOCATION: missing LOCATION"), Config, "region"),
+            (generic("<Code>ExpiredToken</Code>"), Denied, "AWS_SESSION_TOKEN"),
+            (generic("<Code>AccessDenied</Code>"), Denied, "grant the missing permission or use"),
+            (denied("<Code>AccessDenied</Code>"), Denied, "s3:ListBucket"),
+            (StoreError::Unauthenticated { path: "x".into(), source: source() }, Denied, "AWS_SECRET_ACCESS_KEY"),
+            (StoreError::NotFound { path: "x".into(), source: source() }, Config, "cannot be seen"),
+            (generic("connecting to http://169.254.169.254/latest"), Denied, "no credentials were found"),
+            (generic("connection refused"), Unavailable, "try again later"),
+        ];
+        for (error, kind, advice) in cases {
+            let told = explain(error, "reading a", "s3://b");
+            assert_eq!(told.kind(), kind, "{told}");
+            assert!(told.to_string().contains(advice), "{told}");
+        }
+    }
+
+    #[test]
+    fn credentials_are_blamed_for_what_they_are_and_not_for_what_they_may_not() {
+        let told = |body: &str| explain(denied(body), "reading a", "s3://b");
+        assert!(blames_credentials(&told("<Code>SignatureDoesNotMatch</Code>")));
+        assert!(blames_credentials(&told("<Code>AuthenticationFailed</Code>")));
+        assert!(!blames_credentials(&told("<Code>AccessDenied</Code>")));
+        assert!(!blames_credentials(&Error::config(WRONG_CREDENTIALS)), "it was not denied");
+    }
+
+    #[test]
+    fn a_store_that_asks_for_patience_is_known_by_its_words() {
+        let says = |said: &str| StoreError::Generic { store: "S3", source: said.into() };
+        for patience in ["<Code>SlowDown</Code>", "503 Service Unavailable", "status 429"] {
+            assert!(is_throttling(&says(patience)), "{patience}");
+        }
+        for other in ["500 Internal Server Error", "connection refused"] {
+            assert!(!is_throttling(&says(other)), "{other}");
+        }
+    }
 }

@@ -655,6 +655,30 @@ async fn a_marker_that_says_it_expires_too_early_is_kept_while_somebody_could_co
     assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Forgotten);
 }
 
+#[tokio::test]
+async fn the_sweeper_keeps_a_marker_that_says_it_expires_too_early_while_somebody_could_contradict_it() {
+    let world = World::new();
+    let process = world.process().await;
+    world.clock.advance(HOUR / 2);
+    let now = world.clock.wall();
+    let txn = begun_at(now);
+    process.decisions().decide(txn, Decision::Commit).await.unwrap();
+    let body = String::from_utf8(world.marker(txn).unwrap().0.to_vec()).unwrap();
+    let (expires, early) = (now.plus(RETENTION), now.plus(SECOND));
+    let changed = body.replace(&expires.as_millis().to_string(), &early.as_millis().to_string());
+    assert_ne!(changed, body);
+    world.objects.put_object(&marker_name(txn), sealed(&changed));
+    let hour = leasehold::Bucket::of(early).unwrap();
+    world.objects.put_object(&format!("{ENTRIES}{hour}/{txn}"), "{}");
+    // Its hour may be swept, and it can still be decided.
+    world.clock.advance(HOUR / 2 + MARGIN + SECOND);
+    let report = process.store.sweep_once(sweep()).await.unwrap();
+    assert_eq!((report.markers_deleted, report.entries_kept), (0, 1), "{report:?}");
+    world.clock.advance(HOUR / 2);
+    let report = process.store.sweep_once(sweep()).await.unwrap();
+    assert_eq!(report.markers_deleted, 1, "{report:?}");
+}
+
 // Knowing it for good.
 
 #[tokio::test]

@@ -52,6 +52,32 @@ async fn an_entry_whose_record_is_missing_is_deleted() {
 }
 
 #[tokio::test]
+async fn what_the_store_files_for_itself_is_swept_too() {
+    let world = World::new();
+    file_stale(&world.objects, ".leasehold", 2);
+    let process = world.process().await;
+    world.clock.advance(PAST);
+    let report = process.store.sweep_once(at_once()).await.unwrap();
+    assert_eq!(figures(&report), (2, 0, 2, 0, 0), "{report:?}");
+}
+
+#[tokio::test]
+async fn a_key_too_long_for_its_name_is_known_from_its_record_and_only_from_its_own() {
+    let world = World::new();
+    let process = world.process().await;
+    let (one, other) = ("1".repeat(900), "2".repeat(900));
+    take(&process.leases, &one).await;
+    take(&process.leases, &other).await;
+    world.clock.advance(PAST);
+    let records: Vec<_> = world.objects.names().into_iter().filter(|name| name.contains("/meta/")).collect();
+    let [first, second] = records.as_slice() else { panic!("{records:?}") };
+    world.objects.put_object(second, world.objects.object(first).unwrap().0);
+    let report = process.store.sweep_once(at_once()).await.unwrap();
+    assert_eq!(figures(&report), (2, 1, 1, 1, 1), "{report:?}");
+    assert!(report.last_error.as_ref().unwrap().contains("another key"), "{report:?}");
+}
+
+#[tokio::test]
 async fn an_entry_of_a_released_lease_is_deleted_and_its_record_left_as_it_is() {
     let world = World::new();
     let process = world.process().await;

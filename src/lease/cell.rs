@@ -210,6 +210,7 @@ impl Cells {
         Self { generations: Mutex::default(), capacity }
     }
 
+    #[allow(clippy::mutable_key_type, reason = "ordered by names, which do not change")]
     pub(super) fn get(&self, namespace: &Namespace, key: &Key) -> Arc<Cell> {
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
         let name: &dyn ByName = &(namespace, key);

@@ -659,7 +659,7 @@ async fn a_marker_that_says_it_expires_too_early_is_kept_while_somebody_could_co
 async fn the_sweeper_keeps_a_marker_that_says_it_expires_too_early_while_somebody_could_contradict_it() {
     let world = World::new();
     let process = world.process().await;
-    world.clock.advance(HOUR / 2);
+    // In the middle of an hour.
     let now = world.clock.wall();
     let txn = begun_at(now);
     process.decisions().decide(txn, Decision::Commit).await.unwrap();

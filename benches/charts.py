@@ -133,9 +133,8 @@ def sweeping(path, sweeps):
     drawing = Drawing("Requests for each swept entry")
     drawing.text(16, 28, "Requests for each swept entry, by how many live keys there are", size=16, weight=600)
     curves = {}
-    for point in sweeps:
-        if point["swept"]:
-            curves.setdefault(point["sweeper"], {})[point["live"]] = point["requests"] / point["swept"]
+    for sweeper, count, each in sweeps:
+        curves.setdefault(sweeper, {})[count] = each
     live = sorted({count for points in curves.values() for count in points})
     values = [value for points in curves.values() for value in points.values()]
     if not live:
@@ -156,7 +155,7 @@ def sweeping(path, sweeps):
     for count in live:
         drawing.text(x(count), bottom + 24, f"{count:,}", "soft", "middle", 12)
     drawing.text((left + right) / 2, bottom + 44, "live keys", "soft", "middle", 12)
-    names = {"leasehold": ("ours", "leasehold"), "scan": ("peer", "scan of everything")}
+    names = {"ours": ("ours", "leasehold"), "full_scan": ("peer", "scan of everything")}
     for sweeper, points in curves.items():
         kind, name = names.get(sweeper, ("peer", sweeper))
         ordered = sorted(points.items())

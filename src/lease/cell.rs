@@ -267,6 +267,18 @@ mod tests {
     }
 
     #[test]
+    fn a_cell_whose_core_somebody_still_writes_with_stays() {
+        let cells = Cells::new(10);
+        let namespace = Namespace::default();
+        let key = |name: &str| Key::new(name).unwrap();
+        let core = Arc::clone(&cells.get(&namespace, &key("busy")).core);
+        for number in 0..100 {
+            cells.get(&namespace, &key(&format!("key-{number}")));
+        }
+        assert!(Arc::ptr_eq(&core, &cells.get(&namespace, &key("busy")).core), "two cores for one key");
+    }
+
+    #[test]
     fn the_cells_are_bounded_and_what_is_in_use_stays() {
         let cells = Cells::new(100);
         let namespace = Namespace::default();

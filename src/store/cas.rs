@@ -272,3 +272,36 @@ pub(crate) async fn read_twice<S: Slot>(backend: &Backend, slot: &S) -> Result<O
         _ => Err(Error::unavailable(format!("{name} changed while it was looked at: try again"))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Plain(u8, u64);
+
+    impl Record for Plain {
+        fn write_id(&self) -> WriteId {
+            [self.0; 16].into()
+        }
+
+        fn revision(&self) -> u64 {
+            self.1
+        }
+    }
+
+    #[test]
+    fn a_read_shows_our_write_or_the_base_or_something_older_or_something_else() {
+        let (base, tried) = (Plain(1, 5), [WriteId::from([2; 16]), WriteId::from([3; 16])]);
+        let shows = |there: Option<&Plain>| shown(Some(&base), there, &tried);
+        assert_eq!(shows(Some(&Plain(2, 6))), Shown::Mine(0));
+        assert_eq!(shows(Some(&Plain(3, 6))), Shown::Mine(1));
+        assert_eq!(shows(Some(&Plain(1, 5))), Shown::Base);
+        assert_eq!(shows(Some(&Plain(9, 4))), Shown::Older);
+        assert_eq!(shows(Some(&Plain(9, 5))), Shown::Other, "another one's, on what our base was based on");
+        assert_eq!(shows(Some(&Plain(9, 6))), Shown::Other);
+        assert_eq!(shows(None), Shown::Other, "an update of nothing cannot land");
+        assert_eq!(shown::<Plain>(None, None, &tried), Shown::Base, "a create can");
+        assert_eq!(shown(None, Some(&Plain(9, 1)), &tried), Shown::Other);
+    }
+}

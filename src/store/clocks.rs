@@ -37,3 +37,22 @@ impl Clocks {
         self.store.map_or(self.wall, |store| store.max(self.wall))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn past_is_past_by_both_and_not_at_the_very_moment() {
+        let at = Timestamp::from_millis;
+        let clocks = |wall, store: Option<i64>| Clocks { wall: at(wall), store: store.map(at), grain: Duration::ZERO };
+        let judged = |clocks: Clocks| (clocks.are_past(at(10)), clocks.have_reached(at(10)), clocks.latest());
+        assert_eq!(judged(clocks(11, Some(11))), (true, true, at(11)));
+        assert_eq!(judged(clocks(10, Some(11))), (false, true, at(11)));
+        assert_eq!(judged(clocks(11, Some(10))), (false, true, at(11)));
+        assert_eq!(judged(clocks(10, Some(10))), (false, true, at(10)));
+        assert_eq!(judged(clocks(9, Some(11))), (false, false, at(11)));
+        assert_eq!(judged(clocks(11, Some(9))), (false, false, at(11)));
+        assert_eq!(judged(clocks(11, None)), (false, false, at(11)));
+    }
+}

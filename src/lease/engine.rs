@@ -223,6 +223,16 @@ impl Engine {
                     flight.cell.slot.key
                 )));
             }
+            // So may the lease be that is to go on: it ended meanwhile, and what has ended is not renewed.
+            let core = flight.core();
+            let goes_on = core.record().and_then(|record| record.lease.as_ref()).filter(|old| old.id == lease.id);
+            let ended = goes_on.is_some_and(|old| has_ended(core, old, current));
+            if ended && !planted(Planted::RenewedAfterExpiry) {
+                return Err(Error::unavailable(format!(
+                    "the lease on {} was over before its renewal was sent",
+                    flight.cell.slot.key
+                )));
+            }
         }
         let build = move |base: Option<&Record>, stamp: Stamp| {
             let mut record = Record { lease: change.lease, ..Record::without_lease(base, stamp, now.wall) };

@@ -12,7 +12,7 @@ use leasehold::{
     store::Probing,
     testkit::{Answer, Fault, Op, Rule, S3Server, TestClock},
 };
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 const HOUR: i64 = 3_600_000;
 
@@ -33,6 +33,24 @@ async fn a_lease_is_taken_over_only_when_the_clock_has_passed_its_expiry_by_more
     world.clock.advance(MILLI);
     let second = granted(other.leases.acquire(&key("a"), &request()).await);
     assert!(second.fence() > first.fence());
+}
+
+#[tokio::test]
+async fn a_renewal_whose_entry_took_longer_than_the_lease_had_left_is_not_sent() {
+    let world = World::new();
+    let process = world.process().await;
+    // Over the end of an hour, so that an entry must be written first.
+    world.clock.advance(secs(29 * 60 + 20));
+    let request = Request::new(secs(30)).unwrap();
+    let grant = granted(process.leases.acquire(&key("a"), &request).await);
+    let record = world.record("a");
+    world.clock.advance(secs(29));
+    world.objects.faults().script(Rule::once(Op::Put, Fault::Slow(secs(2))).on(".lease-index/"));
+    let mut renewing = pin!(process.leases.renew(&grant));
+    start(&mut renewing).await;
+    world.clock.advance(secs(2));
+    lost(renewing.await);
+    assert_eq!(world.record("a"), record, "what has ended is left as it is");
 }
 
 #[tokio::test]

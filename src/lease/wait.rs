@@ -361,7 +361,8 @@ impl Engine {
     }
 
     /// Asks the holder's process for a turn, by a write that leaves the lease as it is. A key that is handed over without
-    /// a pause changes between nearly every read and the write after it, so one try would seldom do.
+    /// a pause changes between nearly every read and the write after it, so one try would seldom do. Each try goes by what
+    /// the one before has read: to wait in between would only make that old again.
     async fn mark(self: &Arc<Self>, core: OwnedMutexGuard<Core>, cell: &Arc<Cell>, interval: Duration) -> Result<()> {
         let mut flight = Flight::new(self, cell, core, Intent::Nothing);
         for _ in 0..MARK_TRIES {

@@ -51,7 +51,9 @@ pub(super) async fn connect(
 
 /// All that a URL can be refused for before anything is opened; the options that it names come after the others.
 pub(crate) fn parse(text: &str, mut options: Vec<(String, String)>) -> Result<(Url, Vec<(String, String)>)> {
-    let url = Url::parse(text).map_err(|error| {
+    // Twice: what is left of a drive letter and an escaped dot reads differently the second time, and what is used must be
+    // what messages show.
+    let url = Url::parse(text).and_then(|url| Url::parse(url.as_str())).map_err(|error| {
         Error::invalid(format!(
             "{:?} is no store URL such as s3://bucket/prefix or file:///some/folder: {error}",
             without_secrets(text)

@@ -2,8 +2,9 @@
 
 use crate::common::{Memory, calm, granted, key, request};
 use leasehold::{
-    Leases, Settings,
+    Clock, Leases, Settings,
     lease::{Acquired, Grant, Held, Renewed, Request},
+    store::AnswerKind,
     testkit::{Answer, Fault, Op, Rule},
 };
 use std::{
@@ -239,6 +240,35 @@ async fn with_a_mark_a_process_passes_the_lease_on_sixteen_times_and_then_stays_
     granted(theirs.await.unwrap());
     memory.pass(Duration::from_millis(1)).await;
     assert!(held(leases.acquire(&key("a"), &request()).await).by.is_some());
+}
+
+#[tokio::test]
+async fn a_mark_that_came_too_late_is_tried_again_at_once() {
+    let memory = Memory::new();
+    let leases = memory.process(1).await;
+    let store = memory.builder(2).open().await.unwrap();
+    let (slow, step) = (Duration::from_millis(1500), Duration::from_millis(50));
+    let mut grant = acquire(&leases).await;
+    let _theirs = wait(&store.leases("default").unwrap(), request(), LONG);
+    // The key changes hands once a second, so a mark that is under way for longer meets another record.
+    for _ in 0..20 * 20 {
+        if store.requests().answered(AnswerKind::Conflict) > 0 {
+            assert!(!leases.peek(&key("a")).await.unwrap().waited_for);
+            memory.pass(slow).await;
+            assert!(leases.peek(&key("a")).await.unwrap().waited_for, "it waits for its next look");
+            return;
+        }
+        if memory.clock.wall().as_millis() % 1000 == 0 {
+            memory.store.faults().clear();
+            let next = wait(&leases, request(), LONG);
+            calm().await;
+            leases.release(&grant).await.unwrap();
+            grant = granted(next.await.unwrap());
+            memory.store.faults().script(Rule::always(Op::Put, Fault::Delay(slow)).on("meta/a"));
+        }
+        memory.pass(step).await;
+    }
+    panic!("no mark came too late");
 }
 
 #[tokio::test]

@@ -1,12 +1,11 @@
 //! What each operation costs in requests: HTTP attempts where there is HTTP, calls elsewhere.
 
-use crate::place::{Place, away_from_the_end_of_an_hour, granted, key, long_ago, now, request};
+use crate::place::{Place, away_from_the_end_of_an_hour, granted, key, long_ago, now, request, sweep};
 use leasehold::{
     Bucket, Store,
     decision::Decision,
     lease::Renewed,
     store::RequestKind::{Delete, Get, List, Put},
-    sweep::SweepOptions,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -57,20 +56,28 @@ pub(crate) async fn decisions_cost_what_the_budget_says(place: Arc<Place>) {
     assert_eq!(cost, (0, 1), "reading one");
 }
 
+/// What a pass costs is asked of one in which the store has not failed.
 pub(crate) async fn a_page_of_stale_entries_is_deleted_in_bulk(place: Arc<Place>) {
     let hour = Bucket::of(now().minus(Duration::from_secs(3 * 3600))).unwrap();
-    granted(place.open_at(&long_ago()).await.leases("default").unwrap().acquire(&key("k-00000"), &request()).await);
-    place.put((1..1000).map(|number| format!("default/.lease-index/{hour}/k-{number:05}")).collect(), "{}").await;
-    let store = place.open().await;
-    let before = store.requests();
-    let report = store.sweep_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
-    assert_eq!((report.entries_seen, report.entries_deleted, report.failures), (1000, 1000, 0), "{report:?}");
-    assert_eq!(place.entries().await, [""; 0]);
-    let made = store.requests().since(&before);
-    assert_eq!((made.of(Get), made.of(Put)), (1000, 1), "a read each, and one lease to clear: {made:?}");
-    if place.counts_http() {
-        // One bulk request on S3, four on Azure, which takes 256 names at once. And a look at what comes behind.
-        assert!((1..=4).contains(&made.of(Delete)), "{made:?}");
-        assert!(made.of(List) <= 6, "{made:?}");
+    for name in ["a", "b", "c"] {
+        let then = place.open_at(&long_ago()).await.leases("default").unwrap();
+        granted(then.acquire(&key(&format!("{name}-00000")), &request()).await);
+        let stale = |number| format!("default/.lease-index/{hour}/{name}-{number:05}");
+        place.put((1..1000).map(stale).collect(), "{}").await;
+        let store = place.open().await;
+        let before = store.requests();
+        let reports = sweep(&store).await;
+        assert_eq!(place.entries().await, [""; 0], "{reports:?}");
+        let [report] = &reports[..] else { continue };
+        assert_eq!((report.entries_seen, report.entries_deleted), (1000, 1000), "{report:?}");
+        let made = store.requests().since(&before);
+        assert_eq!((made.of(Get), made.of(Put)), (1000, 1), "a read each, and one lease to clear: {made:?}");
+        if place.counts_http() {
+            // One bulk request on S3, four on Azure, which takes 256 names at once. And a look at what comes behind.
+            assert!((1..=4).contains(&made.of(Delete)), "{made:?}");
+            assert!(made.of(List) <= 6, "{made:?}");
+        }
+        return;
     }
+    panic!("the store failed in every pass");
 }

@@ -15,8 +15,8 @@ use self::{
     history::{Answer, Event, Line},
     resource::Resource,
 };
-use crate::place::{self, Kind, Place, granted, key, long_ago, now, request, settings};
-use leasehold::{Store, SystemClock, decision::TxnId, sweep::SweepOptions, testkit::TestClock};
+use crate::place::{self, Kind, Place, granted, key, long_ago, now, request, settings, sweep};
+use leasehold::{SystemClock, decision::TxnId, testkit::TestClock};
 use std::{
     collections::{BTreeMap, BTreeSet},
     env,
@@ -110,7 +110,7 @@ async fn gather(place: &Place, lines: Vec<Line>, resource: Resource) -> Evidence
     // Three hours on, every lease has ended and every hour is past; in thirty, every decision is over.
     let clock = TestClock::at(now().plus(Duration::from_secs(3 * 3600)));
     let later = place.open_at(&clock).await;
-    sweep(&later, "three").await;
+    sweep(&later).await;
     let entries = |names: Vec<String>| names.into_iter().filter(|name| name.contains("/.lease-index/"));
     let mut left: BTreeSet<String> = entries(place.names().await).collect();
     // Nothing looks ended to a clock that stands before it all: what it sees held is in the record.
@@ -121,20 +121,9 @@ async fn gather(place: &Place, lines: Vec<Line>, resource: Resource) -> Evidence
         }
     }
     clock.advance(Duration::from_secs(27 * 3600));
-    sweep(&later, "thirty").await;
+    sweep(&later).await;
     left.extend(place.names().await.into_iter().filter(|name| name.starts_with(".txn-decisions/")));
     Evidence { lines, journal: resource.journal(), decided, stuck, left }
-}
-
-/// A pass, and another one if the store has failed in it: what was not confirmed is for the next.
-async fn sweep(store: &Store, hours: &str) {
-    for _ in 0..3 {
-        let report = store.sweep_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
-        println!("swept after {hours} hours: {report:?}");
-        if report.failures == 0 {
-            return;
-        }
-    }
 }
 
 fn summary(lines: &[Line]) -> String {

@@ -5,6 +5,7 @@ use leasehold::{
     Clock, Key, Settings, Store, StoreBuilder, SystemClock,
     clock::Timestamp,
     lease::{Acquired, Grant, Request},
+    sweep::{Report, SweepOptions},
     testkit::{LocalDirectory, Proxy, S3Server, TestClock},
 };
 use object_store::{ObjectStore, memory::InMemory, path::Path};
@@ -32,6 +33,20 @@ pub(crate) struct Place {
     prefix: Path,
     _folder: Option<TempDir>,
     _server: Option<S3Server>,
+}
+
+/// A pass, and another one if the store has failed in it, three at most: what was not confirmed is for the next.
+pub(crate) async fn sweep(store: &Store) -> Vec<Report> {
+    let mut reports = Vec::new();
+    while reports.len() < 3 {
+        let report = store.sweep_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
+        println!("swept: {report:?}");
+        reports.push(report);
+        if reports[reports.len() - 1].failures == 0 {
+            break;
+        }
+    }
+    reports
 }
 
 /// Runs a test on a place of its own and removes what it has left there, also when it fails.

@@ -61,13 +61,7 @@ impl Bucket {
     }
 
     pub(crate) fn from_number(number: u64) -> Result<Self> {
-        let two = |above: u64| u32::try_from(number / above % 100).ok();
-        let hour = || {
-            let year = i32::try_from(number / 1_000_000).ok()?;
-            start_of(year, two(10_000)?, two(100)?, two(1)?)
-        };
-        // In words, as it would be refused as a name.
-        hour().map_or_else(|| format!("{number:010}").parse(), Ok)
+        hour_of(number).ok_or_else(|| no_hour(&format!("{number:010}")))
     }
 
     fn from_hours(hours: i64) -> Option<Self> {
@@ -92,21 +86,25 @@ impl FromStr for Bucket {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        parse(name).ok_or_else(|| Error::invalid(format!("a bucket is a real UTC hour, YYYYMMDDHH, not {name:?}")))
+        parse(name).ok_or_else(|| no_hour(name))
     }
+}
+
+fn no_hour(name: &str) -> Error {
+    Error::invalid(format!("a bucket is a real UTC hour, YYYYMMDDHH, not {name:?}"))
 }
 
 fn parse(name: &str) -> Option<Bucket> {
     if name.len() != 10 || !name.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    let number = |from, to| name.get(from..to)?.parse::<u32>().ok();
-    let year = i32::try_from(number(0, 4)?).ok()?;
-    start_of(year, number(4, 6)?, number(6, 8)?, number(8, 10)?)
+    hour_of(name.parse().ok()?)
 }
 
-fn start_of(year: i32, month: u32, day: u32, hour: u32) -> Option<Bucket> {
-    let start = NaiveDate::from_ymd_opt(year, month, day)?.and_hms_opt(hour, 0, 0)?.and_utc();
+fn hour_of(number: u64) -> Option<Bucket> {
+    let two = |above: u64| u32::try_from(number / above % 100).ok();
+    let year = i32::try_from(number / 1_000_000).ok()?;
+    let start = NaiveDate::from_ymd_opt(year, two(10_000)?, two(100)?)?.and_hms_opt(two(1)?, 0, 0)?.and_utc();
     Bucket::from_hours(start.timestamp().div_euclid(SECONDS))
 }
 
@@ -135,6 +133,11 @@ mod tests {
 
     fn hours() -> impl Strategy<Value = Bucket> {
         (Bucket::FIRST.hours..=Bucket::LAST.hours).prop_map(|hours| Bucket { hours })
+    }
+
+    #[test]
+    fn it_reads_the_same_in_a_log() {
+        assert_eq!(format!("{:?}", "2026010113".parse::<Bucket>().unwrap()), "2026010113");
     }
 
     #[test]

@@ -119,6 +119,12 @@ mod tests {
     }
 
     #[test]
+    fn it_reads_the_same_in_a_log() {
+        let ttl = Ttl::new(Duration::from_secs(90)).unwrap();
+        assert_eq!((format!("{ttl:?}"), ttl.to_string()), ("90s".into(), "90s".into()));
+    }
+
+    #[test]
     fn what_is_no_ttl_is_refused_with_the_limits_named() {
         let ten_years = Ttl::MAX.as_duration();
         let refused = [Duration::ZERO, Duration::from_micros(999), ten_years + Duration::from_millis(1), Duration::MAX];

@@ -91,6 +91,12 @@ mod tests {
     use crate::testkit::TestClock;
 
     #[test]
+    fn it_reads_the_same_in_a_log() {
+        let id = "01890a5d-ac96-774b-bcce-b302099a8057";
+        assert_eq!(format!("{:?}", id.parse::<TxnId>().unwrap()), id);
+    }
+
+    #[test]
     fn an_id_says_when_it_began() {
         let at = Timestamp::from_millis(1_767_225_600_123);
         let txn = TxnId::begin(&TestClock::at(at), &OsGenerator::new());

@@ -279,6 +279,22 @@ mod tests {
     }
 
     #[test]
+    fn what_was_used_lately_is_still_known() {
+        let cells = Cells::new(10);
+        let namespace = Namespace::default();
+        let key = |number: usize| Key::new(format!("key-{number}")).unwrap();
+        let known: Vec<_> = (0..5).map(|number| Arc::downgrade(&cells.get(&namespace, &key(number)))).collect();
+        for number in 5..10 {
+            cells.get(&namespace, &key(number));
+            assert!(known.iter().all(|cell| cell.upgrade().is_some()), "forgotten for the {number}th");
+        }
+        for number in 10..20 {
+            cells.get(&namespace, &key(number));
+        }
+        assert!(known.iter().all(|cell| cell.upgrade().is_none()), "kept for nobody");
+    }
+
+    #[test]
     fn the_cells_are_bounded_and_what_is_in_use_stays() {
         let cells = Cells::new(100);
         let namespace = Namespace::default();

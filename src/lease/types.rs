@@ -265,3 +265,19 @@ pub struct Status {
     /// When it was last changed, by the clock of who changed it.
     pub written_at: Option<Timestamp>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_and_a_request_are_called_by_at_most_256_bytes() {
+        let request = || Request::new(Duration::from_secs(30)).unwrap();
+        let (longest, longer) = ("é".repeat(128), "é".repeat(128) + "x");
+        assert!(request().owner(&longest).is_ok() && request().request_id(&longest).is_ok());
+        for refused in [request().owner(&longer), request().request_id(&longer)] {
+            let error = refused.unwrap_err();
+            assert!(error.to_string().contains("of 257 bytes is too long: at most 256"), "{error}");
+        }
+    }
+}

@@ -223,6 +223,10 @@ mod tests {
             (StoreError::Unauthenticated { path: "x".into(), source: source() }, Denied, "AWS_SECRET_ACCESS_KEY"),
             (StoreError::NotFound { path: "x".into(), source: source() }, Config, "cannot be seen"),
             (generic("connecting to http://169.254.169.254/latest"), Denied, "no credentials were found"),
+            (StoreError::NotSupported { source: source() }, Config, "cannot be used for leases"),
+            (StoreError::NotImplemented { operation: "x".into(), implementer: "y".into() }, Config, "cannot be used"),
+            (StoreError::from(object_store::path::Error::EmptySegment { path: "a//b".into() }), Config, "the prefix"),
+            (StoreError::UnknownConfigurationKey { store: "S3", key: "x".into() }, Config, "the option's name"),
             (generic("connection refused"), Unavailable, "try again later"),
         ];
         for (error, kind, advice) in cases {
@@ -230,6 +234,20 @@ mod tests {
             assert_eq!(told.kind(), kind, "{told}");
             assert!(told.to_string().contains(advice), "{told}");
         }
+    }
+
+    #[test]
+    fn a_store_is_quoted_once_and_as_far_as_it_says_something() {
+        let said = |said: &str| {
+            explain(StoreError::Generic { store: "S3", source: said.into() }, "reading a", "s3://b").to_string()
+        };
+        assert_eq!(said("connection refused").matches("connection refused").count(), 1);
+        assert!(
+            said("<Code>Odd</Code><Message></Message>").contains("failed: Odd; "),
+            "{}",
+            said("<Code>Odd</Code><Message></Message>")
+        );
+        assert!(said("<Code>Odd</Code><Message>why</Message>").contains("failed: Odd: why; "));
     }
 
     #[test]

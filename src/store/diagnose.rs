@@ -118,7 +118,8 @@ impl Diagnosis {
 
 impl StoreBuilder {
     /// Tries everything that the library needs of a store, and says what works and what does not. Leaves nothing behind
-    /// where it may delete, and a few small objects under `.leasehold/probe/` where it may not.
+    /// where it may delete, and a few small objects under `.leasehold/probe/` where it may not; one that was handed in
+    /// keeps `.leasehold/time`, by which it tells its time.
     pub async fn diagnose(self) -> Result<Diagnosis> {
         let proposed = Agreement::propose(&self.settings)?;
         let (backend, _) = self.connect().await?;

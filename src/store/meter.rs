@@ -302,6 +302,23 @@ pub(crate) mod http {
         use super::*;
 
         #[test]
+        fn answers_are_told_apart_by_their_status() {
+            let answers = [
+                (AnswerKind::Ok, &[200, 204, 206][..]),
+                (AnswerKind::Missing, &[404]),
+                (AnswerKind::Conflict, &[304, 409, 412]),
+                (AnswerKind::Denied, &[401, 403]),
+                (AnswerKind::Throttled, &[429, 503]),
+                (AnswerKind::Failed, &[400, 500]),
+            ];
+            for (kind, statuses) in answers {
+                for status in statuses {
+                    assert_eq!(answer(StatusCode::from_u16(*status).unwrap()), kind, "{status}");
+                }
+            }
+        }
+
+        #[test]
         fn requests_are_told_apart_on_every_cloud() {
             let kind_of = |method: Method, uri: &str| kind(&method, &uri.parse().unwrap(), "b");
             assert_eq!(kind_of(Method::GET, "http://h/b?list-type=2&prefix=x"), RequestKind::List);
@@ -314,6 +331,9 @@ pub(crate) mod http {
             );
             assert_eq!(kind_of(Method::PUT, "http://h/b/x"), RequestKind::Put);
             assert_eq!(kind_of(Method::PUT, "http://169.254.169.254/latest/api/token"), RequestKind::Other);
+            assert_eq!(kind_of(Method::DELETE, "http://h/b/x"), RequestKind::Delete);
+            assert_eq!(kind_of(Method::HEAD, "http://h/b/x"), RequestKind::Get);
+            assert_eq!(kind_of(Method::POST, "http://h/b?uploads"), RequestKind::Other);
         }
     }
 }
@@ -334,6 +354,13 @@ mod tests {
         let added = meter.requests().since(&before);
         assert_eq!((added.total(), added.of(RequestKind::Put), added.answered(AnswerKind::Ok)), (2, 1, 1));
         assert_eq!(added.iter().filter(|(_, _, count)| *count > 0).count(), 2);
+    }
+
+    #[test]
+    fn metrics_have_a_name_for_everything() {
+        assert_eq!(KINDS.map(RequestKind::as_str), ["put", "get", "list", "delete", "other"]);
+        let answers = ["ok", "missing", "conflict", "denied", "throttled", "failed", "none"];
+        assert_eq!(ANSWERS.map(AnswerKind::as_str), answers);
     }
 
     #[test]

@@ -117,6 +117,21 @@ mod tests {
     }
 
     #[test]
+    fn what_would_never_sweep_anything_is_refused() {
+        let refused = |change: fn(&mut SweepSettings)| {
+            let mut settings = SweepSettings::default();
+            change(&mut settings);
+            settings.validate(Duration::ZERO).is_err()
+        };
+        assert!(!refused(|_| ()));
+        assert!(refused(|settings| settings.tick = Duration::ZERO));
+        assert!(refused(|settings| settings.max_ops_per_run = 0));
+        assert!(refused(|settings| settings.max_runtime_per_run = Duration::ZERO));
+        assert!(refused(|settings| settings.page_size = 0) && refused(|settings| settings.page_size = 1001));
+        assert!(!refused(|settings| settings.page_size = 1) && !refused(|settings| settings.page_size = 1000));
+    }
+
+    #[test]
     fn a_grace_that_a_late_write_could_outlive_is_refused() {
         let settings = SweepSettings { hour_grace: Duration::from_secs(182), ..SweepSettings::default() };
         assert!(settings.validate(Duration::from_secs(182)).is_err());

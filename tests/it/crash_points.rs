@@ -289,7 +289,9 @@ async fn a_create_that_lands_after_its_client_gave_up_is_freed() {
     let faults = world.objects.faults();
     faults.script(Rule::once(Op::Put, Fault::Late(secs(25), Answer::Drop)).on(RECORD));
     faults.script(Rule::always(Op::Put, Fault::Refuse(Answer::Status(503))).on(RECORD));
-    let error = moving(&[&world.clock], MILLI * 100, process.leases.acquire(&key("a"), &request())).await.unwrap_err();
+    // For so long that it cannot be over by itself before the end.
+    let (name, request) = (key("a"), Request::new(secs(600)).unwrap());
+    let error = moving(&[&world.clock], MILLI * 100, process.leases.acquire(&name, &request)).await.unwrap_err();
     assert_eq!(error.kind(), leasehold::ErrorKind::Unknown, "{error}");
     assert!(world.objects.object(&record_name("a")).is_none());
     pass(&[&world.clock], secs(15), MILLI * 100).await;

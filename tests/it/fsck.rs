@@ -1,5 +1,6 @@
 //! Damage is named, and repaired without losing what is held or letting a fence fall, whatever happens meanwhile.
 
+mod failing;
 mod forced;
 mod repair;
 mod settings;

@@ -10,6 +10,7 @@ mod budget;
 mod cas_answers;
 mod crash_points;
 mod decisions;
+mod diagnosis;
 mod election;
 mod fairness;
 mod fsck;

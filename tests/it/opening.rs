@@ -1,7 +1,10 @@
 //! A store is trusted only after it has proved itself, all processes agree on what must be the same, and a mistake in
 //! the configuration is named before anything is written.
 
-use crate::common::{Bed, noon, s3};
+use crate::{
+    common::{Bed, noon, s3},
+    processes::{MILLI, moving},
+};
 use leasehold::{
     ErrorKind, Key, Settings, Store,
     store::{Probing, RequestKind},
@@ -42,6 +45,26 @@ async fn a_local_directory_passes_the_probe() {
 async fn s3_passes_the_probe() {
     let (clock, server) = server().await;
     s3(&server, &clock).open().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_probe_outlives_a_store_that_fails_for_a_while() {
+    let clock = TestClock::at(noon());
+    let objects = fault_store(&clock);
+    objects.faults().script(Rule::once(Op::Put, Fault::Refuse(Answer::Status(500))).on(".leasehold/probe/").times(3));
+    let opening = Store::builder().object_store(Arc::new(objects)).clock(Arc::new(clock.clone())).open();
+    moving(&[&clock], MILLI, opening).await.unwrap();
+}
+
+#[tokio::test]
+async fn settings_that_may_not_be_written_are_asked_for_once() {
+    let clock = TestClock::at(noon());
+    let objects = fault_store(&clock);
+    objects.faults().script(Rule::always(Op::Put, Fault::Refuse(Answer::Status(403))).on("store.json"));
+    let store = Store::builder().object_store(Arc::new(objects.clone())).probing(Probing::Never);
+    let error = moving(&[&clock], MILLI, store.clock(Arc::new(clock.clone())).open()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert_eq!(objects.faults().injected().values().sum::<u64>(), 1);
 }
 
 #[tokio::test]

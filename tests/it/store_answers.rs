@@ -11,7 +11,7 @@ use leasehold::{
     ErrorKind,
     clock::{Clock, Timestamp},
     lease::{Guard, Locked, Request},
-    store::RequestKind,
+    store::{AnswerKind, RequestKind},
     testkit::{Answer, Fault, Op, Rule},
 };
 use std::{
@@ -374,6 +374,61 @@ async fn a_guards_renewals_in_a_long_burst_are_few() {
 }
 
 #[tokio::test]
+async fn a_lease_that_nobody_wants_is_given_back_when_the_store_is_there_again() {
+    let world = World::new();
+    let process = world.process().await;
+    let guard = guarded(&process, &Request::new(secs(600)).unwrap()).await;
+    settle().await;
+    world.objects.faults().script(Rule::always(Op::Put, Fault::Refuse(Answer::Status(503))));
+    let before = process.store.requests();
+    drop(guard);
+    pass(&[&world.clock], secs(120), MILLI * 500).await;
+    let made = process.store.requests().since(&before);
+    assert!(made.total() < 2 * 120, "{made:?} in 120 s of trouble");
+    assert!(world.holder("a").await.is_some());
+    world.objects.faults().clear();
+    pass(&[&world.clock], secs(10), MILLI * 500).await;
+    assert_eq!(world.holder("a").await, None);
+}
+
+#[tokio::test]
+async fn a_renewal_that_hangs_is_sent_again_well_before_its_lease_ends() {
+    let world = World::new();
+    let process = world.process().await;
+    let grant = granted(process.leases.acquire(&key("a"), &Request::new(secs(4)).unwrap()).await);
+    world.objects.faults().script(Rule::once(Op::Put, Fault::Refuse(Answer::Hang)).on("/meta/"));
+    let began = world.clock.wall();
+    renewed(moving(&[&world.clock], MILLI * 10, process.leases.renew(&grant)).await);
+    let took = world.clock.wall().since(began);
+    assert!(took >= secs(1) && took < secs(2), "{took:?}");
+}
+
+/// Or whoever reads it would look for a permission that is not missing.
+#[tokio::test]
+async fn a_write_in_doubt_that_cannot_be_looked_for_reports_its_own_trouble() {
+    let world = World::new();
+    let process = world.process().await;
+    let grant = granted(process.leases.acquire(&key("a"), &request()).await);
+    world.objects.faults().script(Rule::always(Op::Put, Fault::Refuse(Answer::Status(503))).on("/meta/"));
+    world.objects.faults().script(Rule::always(Op::Get, Fault::Refuse(Answer::Status(403))).on("/meta/"));
+    let error = moving(&[&world.clock], MILLI * 10, process.leases.renew(&grant)).await.unwrap_err();
+    assert!(error.to_string().contains("writing default/meta/a.pb"), "{error}");
+}
+
+#[tokio::test]
+async fn a_failure_is_not_counted_as_a_wish_for_patience() {
+    for (status, failed, throttled) in [(500, 1, 0), (503, 0, 1), (429, 0, 1)] {
+        let world = World::new();
+        let process = world.process().await;
+        next_put(&world, Fault::Refuse(Answer::Status(status)), RECORD);
+        granted(moving(&[&world.clock], MILLI, process.leases.acquire(&key("a"), &request())).await);
+        let made = process.store.requests();
+        let counted = (made.answered(AnswerKind::Failed), made.answered(AnswerKind::Throttled));
+        assert_eq!(counted, (failed, throttled), "{status}: {made:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_waiter_outlives_a_store_that_is_down_for_a_while() {
     let world = World::new();
     let (process, other) = (world.process().await, world.process().await);
@@ -644,6 +699,33 @@ async fn a_guard_outlives_credentials_that_come_back_in_time_and_not_those_that_
         assert_eq!(guard.is_valid(), back);
         assert_eq!(guard.cancellation().is_cancelled(), !back);
     }
+}
+
+#[tokio::test]
+async fn a_guard_of_a_short_lease_tries_again_more_often() {
+    let world = World::new();
+    let process = world.process().await;
+    let guard = guarded(&process, &Request::new(secs(3)).unwrap()).await;
+    settle().await;
+    world.objects.faults().script(Rule::always(Op::Put, Fault::Refuse(Answer::Status(403))));
+    pass(&[&world.clock], MILLI * 2300, MILLI * 50).await;
+    world.objects.faults().clear();
+    pass(&[&world.clock], secs(10), MILLI * 50).await;
+    assert!(guard.is_valid());
+}
+
+#[tokio::test]
+async fn a_short_lease_is_kept_beside_a_long_one() {
+    let world = World::new();
+    let process = world.process().await;
+    let long = guarded(&process, &Request::new(secs(600)).unwrap()).await;
+    pass(&[&world.clock], secs(1), MILLI * 100).await;
+    let asked = Request::new(secs(3)).unwrap();
+    let Locked::Granted(short) = process.leases.lock(&key("b"), &asked, Duration::ZERO).await.unwrap() else {
+        panic!("held")
+    };
+    pass(&[&world.clock], secs(30), MILLI * 100).await;
+    assert!(long.is_valid() && short.is_valid());
 }
 
 #[tokio::test]

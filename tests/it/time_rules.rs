@@ -326,6 +326,9 @@ async fn a_process_that_differs_from_the_store_by_two_minutes_grants_nothing() {
         let world = World::new();
         let clock = TestClock::at(Timestamp::from_millis(noon().as_millis() + millis));
         let process = world.process_that_asks_the_time(&clock).await;
+        assert!(
+            !process.store.trusts_clock() && world.process_that_asks_the_time(&world.clock).await.store.trusts_clock()
+        );
         let error = process.leases.acquire(&key("a"), &request()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Clock, "{error}");
         assert!(!world.objects.names().iter().any(|name| name.contains("/meta/")));

@@ -4,7 +4,8 @@ use crate::common::{Memory, calm, granted, key, request};
 use leasehold::{
     Clock, Leases, Settings,
     lease::{Acquired, Grant, Held, Renewed, Request},
-    store::AnswerKind,
+    store::{AnswerKind, RequestKind},
+    sweep::SweepOptions,
     testkit::{Answer, Fault, Op, Rule},
 };
 use std::{
@@ -288,6 +289,38 @@ async fn the_mark_of_a_waiter_that_has_died_costs_one_pause() {
     let grant = acquire(&leases).await;
     assert!(!leases.peek(&key("a")).await.unwrap().waited_for);
     assert_eq!(turns(&leases, grant, 100).await, 100);
+}
+
+#[tokio::test]
+async fn a_mark_goes_with_the_lease_that_a_sweep_clears() {
+    let memory = Memory::new();
+    let store = memory.builder(1).open().await.unwrap();
+    let (leases, others) = (store.leases("default").unwrap(), memory.process(2).await);
+    let grant = acquire(&leases).await;
+    let dead = wait(&others, request(), LONG);
+    calm().await;
+    marked(&memory, &leases, grant).await;
+    dead.abort();
+    calm().await;
+    memory.clock.advance(Duration::from_secs(2 * 3600));
+    let report = store.sweep_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
+    assert_eq!(report.leases_cleared, 1, "{report:?}");
+    assert!(!leases.peek(&key("a")).await.unwrap().waited_for);
+}
+
+#[tokio::test]
+async fn who_waits_for_another_process_looks_once_or_twice_in_an_interval() {
+    let memory = Memory::new();
+    let mut settings = Settings::default();
+    (settings.poll_interval, settings.max_poll_interval) = (SECOND, SECOND);
+    let store = memory.builder(2).settings(settings).open().await.unwrap();
+    granted(memory.process(1).await.acquire(&key("a"), &Request::new(LONG).unwrap()).await);
+    let _waiting = wait(&store.leases("default").unwrap(), request(), LONG);
+    calm().await;
+    let before = store.requests();
+    memory.pass(60 * SECOND).await;
+    let looks = store.requests().since(&before).of(RequestKind::Get);
+    assert!((60..=120).contains(&looks), "{looks} looks in a minute");
 }
 
 #[tokio::test]

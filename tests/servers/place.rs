@@ -215,12 +215,18 @@ impl Place {
         (!self.prefix.as_ref().is_empty()).then(|| self.prefix.clone())
     }
 
+    /// A server that resets a connection has not seen the end of it: what is left is asked for again.
     async fn remove(&self) {
-        let names = self.raw.list(self.below().as_ref()).map_ok(|object| object.location).boxed();
-        // Azure says of an object that is gone already that it is not there.
-        let removed = self.raw.delete_stream(names).collect::<Vec<_>>().await;
-        let failed = removed.into_iter().filter_map(Result::err).find(|error| !error.to_string().contains("not found"));
-        assert!(failed.is_none(), "{failed:?}");
+        for _ in 0..3 {
+            let names = self.raw.list(self.below().as_ref()).map_ok(|object| object.location).boxed();
+            let removed = self.raw.delete_stream(names).collect::<Vec<_>>().await;
+            // Azure says of an object that is gone already that it is not there.
+            let gone = |error: &object_store::Error| error.to_string().contains("not found");
+            match removed.into_iter().filter_map(Result::err).find(|error| !gone(error)) {
+                Some(error) => println!("not all was removed: {error}"),
+                None => return,
+            }
+        }
     }
 }
 

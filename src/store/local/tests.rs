@@ -62,6 +62,35 @@ fn is_flush_failure(error: &Error) -> bool {
     matches!(source.downcast_ref(), Some(LocalError::FlushFailed { .. })) && error.to_string().contains("reopened")
 }
 
+#[test]
+fn errors_of_the_system_are_told_apart() {
+    let told = |kind: io::ErrorKind| error::from_io("reading", FilePath::new("/x"), kind.into());
+    assert!(matches!(told(io::ErrorKind::NotFound), Error::NotFound { .. }));
+    for kind in [io::ErrorKind::PermissionDenied, io::ErrorKind::ReadOnlyFilesystem] {
+        assert!(matches!(told(kind), Error::PermissionDenied { .. }), "{kind}");
+    }
+    for kind in [io::ErrorKind::IsADirectory, io::ErrorKind::StorageFull, io::ErrorKind::TimedOut] {
+        assert!(matches!(told(kind), Error::Generic { .. }), "{kind}");
+    }
+}
+
+#[test]
+fn names_are_spread_over_the_locks() {
+    let shard = |number: usize| Name::new(FilePath::new("/"), &Path::from(format!("key-{number}"))).unwrap().shard();
+    let shards: BTreeSet<usize> = (0..1000).map(shard).collect();
+    assert!(shards.len() > name::SHARDS / 2 && shards.iter().all(|shard| *shard < name::SHARDS), "{shards:?}");
+}
+
+#[tokio::test]
+async fn the_folder_that_the_store_keeps_for_itself_is_not_listed() {
+    let (_dir, store) = fresh();
+    create(&store, "x").await.unwrap();
+    for prefix in [".leasehold", ".leasehold/.local", ".LEASEHOLD/.Local"] {
+        let listed: Vec<_> = store.list(Some(&Path::from(prefix))).collect().await;
+        assert!(listed.is_empty(), "{prefix}: {listed:?}");
+    }
+}
+
 #[tokio::test]
 async fn the_second_create_of_a_name_is_refused_and_changes_nothing() {
     let (dir, store) = fresh();

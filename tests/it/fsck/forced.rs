@@ -89,6 +89,20 @@ async fn where_the_reason_cannot_be_kept_nothing_is_taken_away() {
 }
 
 #[tokio::test]
+async fn a_reason_that_is_written_at_the_second_try_is_kept_and_the_lease_taken_away() {
+    for fault in [Fault::Refuse(Answer::Status(500)), Fault::Lose(Answer::Drop)] {
+        let world = World::new();
+        let process = world.process().await;
+        granted(process.leases.acquire(&key("x"), &request()).await);
+        world.objects.faults().script(Rule::once(Op::Put, fault).on(".leasehold/repairs/"));
+        let name = key("x");
+        let forced = moving(&[&world.clock], MILLI, process.leases.force_release(&name, "it must go", "test")).await;
+        assert!(world.objects.object(&forced.unwrap().unwrap().recorded).is_some());
+        assert_eq!(world.holder("x").await, None);
+    }
+}
+
+#[tokio::test]
 async fn an_answer_that_was_lost_is_known_as_done() {
     let world = World::new();
     let process = world.process().await;

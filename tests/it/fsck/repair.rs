@@ -57,7 +57,7 @@ async fn a_record_that_cannot_be_read_is_named_and_only_a_repair_touches_it() {
         let before = contents(&world);
         let report = look(&world.process().await.store).await;
         assert_eq!(found(&report), [(Damage::Unreadable, "default/meta/x.pb")], "{what}");
-        assert_eq!((report.open, report.is_clean()), (1, false), "{what}");
+        assert_eq!((report.open, report.failures, report.is_clean()), (1, 0, false), "{what}");
         assert_eq!(report.findings[0].key.as_deref(), Some("x"));
         assert_eq!(contents(&world), before, "{what}");
     }
@@ -110,14 +110,18 @@ async fn a_holder_whose_record_was_damaged_and_repaired_is_the_only_one_to_belie
 }
 
 #[tokio::test]
-async fn a_record_that_was_damaged_long_ago_is_free_at_once_after_its_repair() {
-    let world = World::new();
-    take(&world.process().await, "x").await;
-    world.objects.put_object(&record_name("x"), "nonsense");
-    world.clock.advance(BELIEF + MILLI);
-    let report = repair(&world.process().await.store).await;
-    assert!(report.findings[0].repaired.as_ref().unwrap().contains("open at once"), "{report:?}");
-    take(&world.process().await, "x").await;
+async fn a_record_that_was_damaged_long_ago_is_free_at_once_after_its_repair_and_not_a_moment_too_early() {
+    for (after, open) in [(BELIEF - MILLI, false), (BELIEF, true)] {
+        let world = World::new();
+        take(&world.process().await, "x").await;
+        world.objects.put_object(&record_name("x"), "nonsense");
+        world.clock.advance(after);
+        let report = repair(&world.process().await.store).await;
+        let said = report.findings[0].repaired.as_ref().unwrap();
+        assert_eq!(said.contains("open at once"), open, "{report:?}");
+        let acquired = world.process().await.leases.acquire(&key("x"), &request()).await.unwrap();
+        assert_eq!(acquired.granted().is_some(), open);
+    }
 }
 
 #[tokio::test]
@@ -175,7 +179,7 @@ async fn a_record_that_somebody_restores_during_its_repair_stays_as_it_was_resto
     crate::processes::start(&mut repairing).await;
     world.objects.put_object(&record_name("x"), good.clone());
     let report = moving(&[&world.clock], Duration::from_millis(100), repairing).await;
-    assert!(report.is_clean(), "{report:?}");
+    assert!(report.is_clean() && report.repaired == 0, "{report:?}");
     assert_eq!(world.record("x"), good);
     crate::processes::renewed(holder.leases.renew(&grant).await);
 }

@@ -30,6 +30,8 @@ async fn a_change_raises_the_epoch_and_leaves_the_rest_and_old_settings_are_refu
     let noted = world.objects.names().into_iter().find(|name| name.starts_with(".leasehold/repairs/")).unwrap();
     let text = String::from_utf8_lossy(&world.objects.object(&noted).unwrap().0).into_owned();
     assert!(text.contains("settings_changed") && text.contains("alice") && text.contains("7200s"), "{text}");
+    again.change_agreement(&longer(3), "bob").await.unwrap();
+    assert_eq!(world.process().await.store.info().await.unwrap().revision, old.revision + 2);
 }
 
 #[tokio::test]
@@ -66,6 +68,36 @@ async fn a_change_whose_answer_was_lost_is_known_as_done_and_made_once() {
     let new = moving(&[&world.clock], MILLI, store.change_agreement(&change, "alice")).await.unwrap();
     assert_eq!(new.epoch, 2);
     assert_eq!(world.process().await.store.agreement().epoch, 2);
+}
+
+#[tokio::test]
+async fn a_change_outlives_a_store_that_fails_for_a_while_and_is_given_up_where_it_does_not_end() {
+    let world = World::new();
+    let store = world.process().await.store;
+    let failed = || Fault::Refuse(Answer::Status(500));
+    world.objects.faults().script(Rule::once(Op::Put, failed()).on("store.json").times(3));
+    let change = longer(2);
+    let new = moving(&[&world.clock], MILLI, store.change_agreement(&change, "alice")).await.unwrap();
+    assert_eq!(new.epoch, 2);
+    for fault in [failed(), Fault::Refuse(Answer::Status(403))] {
+        world.objects.faults().clear();
+        world.objects.faults().script(Rule::always(Op::Put, fault).on("store.json"));
+        let (change, store) = (longer(3), world.process().await.store);
+        moving(&[&world.clock], MILLI, store.change_agreement(&change, "alice")).await.unwrap_err();
+    }
+    world.objects.faults().clear();
+    assert_eq!(world.process().await.store.agreement().epoch, 2);
+}
+
+#[tokio::test]
+async fn ten_years_is_the_longest_time_that_can_be_agreed_on() {
+    let world = World::new();
+    let longest = Duration::from_secs(10 * 365 * 24 * 3600);
+    let keep = |time| AgreementChange { marker_retention: Some(time), ..AgreementChange::default() };
+    let error = world.process().await.store.change_agreement(&keep(longest + MILLI), "alice").await.unwrap_err();
+    assert!(error.to_string().contains("ten years"), "{error}");
+    let agreed = world.process().await.store.change_agreement(&keep(longest), "alice").await.unwrap();
+    assert_eq!(agreed.marker_retention, longest);
 }
 
 #[tokio::test]

@@ -75,6 +75,8 @@ async fn a_key_too_long_for_its_name_is_known_from_its_record_and_only_from_its_
     let report = process.store.sweep_once(at_once()).await.unwrap();
     assert_eq!(figures(&report), (2, 1, 1, 1, 1), "{report:?}");
     assert!(report.last_error.as_ref().unwrap().contains("another key"), "{report:?}");
+    let left = second.trim_start_matches("default/meta/").trim_end_matches(".pb");
+    assert_eq!(entries(&world.objects), [format!("default/.lease-index/{HOUR}/{left}")]);
 }
 
 #[tokio::test]

@@ -146,7 +146,7 @@ fn reason(text: &str) -> String {
     // Azure goes on for some lines, with ids for its support.
     let message = element(text, "Message").and_then(|message| message.lines().next());
     match (element(text, "Code"), message) {
-        (Some(code), Some(message)) if !message.is_empty() => format!("{code}: {message}"),
+        (Some(code), Some(message)) => format!("{code}: {message}"),
         (Some(code), _) => code.to_owned(),
         (None, _) => text.trim_end_matches('.').to_owned(),
     }

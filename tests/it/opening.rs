@@ -47,13 +47,44 @@ async fn s3_passes_the_probe() {
     s3(&server, &clock).open().await.unwrap();
 }
 
+/// At each of its writes.
 #[tokio::test]
-async fn the_probe_outlives_a_store_that_fails_for_a_while() {
-    let clock = TestClock::at(noon());
-    let objects = fault_store(&clock);
-    objects.faults().script(Rule::once(Op::Put, Fault::Refuse(Answer::Status(500))).on(".leasehold/probe/").times(3));
-    let opening = Store::builder().object_store(Arc::new(objects)).clock(Arc::new(clock.clone())).open();
-    moving(&[&clock], MILLI, opening).await.unwrap();
+async fn the_probe_outlives_a_store_that_fails_for_a_while_and_ends_where_it_goes_on_failing() {
+    let probed = |clock: TestClock, objects: FaultStore| async move {
+        let store = Store::builder().object_store(Arc::new(objects)).probing(Probing::Always);
+        moving(&[&clock], MILLI, store.clock(Arc::new(clock.clone())).open()).await
+    };
+    let count = |objects: &FaultStore, fault, after, times| {
+        objects.faults().script(Rule::once(Op::Put, fault).on(".leasehold/probe/").after(after).times(times));
+    };
+    let writes = {
+        let clock = TestClock::at(noon());
+        let objects = fault_store(&clock);
+        count(&objects, Fault::Delay(MILLI), 0, usize::MAX);
+        probed(clock, objects.clone()).await.unwrap();
+        usize::try_from(objects.faults().injected().values().sum::<u64>()).unwrap()
+    };
+    assert!(writes > 20, "{writes}");
+    // Where one of the last race is still let through, that one wins.
+    for after in 0..=writes - 8 {
+        for status in [500, 403] {
+            let clock = TestClock::at(noon());
+            let objects = fault_store(&clock);
+            // One writes alone five times; then eight race, and all of them are told the same.
+            let times = match (status, after) {
+                (403, _) => usize::MAX,
+                (_, ..5) => 3,
+                _ => 8,
+            };
+            count(&objects, Fault::Refuse(Answer::Status(status)), after, times);
+            let opened = probed(clock.clone(), objects).await;
+            assert_eq!(opened.is_ok(), status == 500, "{status} after {after} of {writes}: {:?}", opened.err());
+        }
+        let clock = TestClock::at(noon());
+        let objects = fault_store(&clock);
+        count(&objects, Fault::Refuse(Answer::Status(500)), after, usize::MAX);
+        assert_eq!(probed(clock, objects).await.unwrap_err().kind(), ErrorKind::Unavailable, "after {after}");
+    }
 }
 
 #[tokio::test]

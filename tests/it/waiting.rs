@@ -324,6 +324,27 @@ async fn who_waits_for_another_process_looks_once_or_twice_in_an_interval() {
 }
 
 #[tokio::test]
+async fn who_waits_slows_down_by_half_with_each_look() {
+    let memory = Memory::new();
+    let mut settings = Settings::default();
+    (settings.poll_interval, settings.max_poll_interval) = (SECOND, 10 * SECOND);
+    let store = memory.builder(2).settings(settings).open().await.unwrap();
+    granted(memory.process(1).await.acquire(&key("a"), &Request::new(LONG).unwrap()).await);
+    let _waiting = wait(&store.leases("default").unwrap(), request(), LONG);
+    calm().await;
+    let before = store.requests();
+    // At most 1.5, 2.25 and 3.4 s, and at least half of each.
+    memory.pass(Duration::from_millis(7150)).await;
+    let looks = store.requests().since(&before).of(RequestKind::Get);
+    assert!((3..=5).contains(&looks), "{looks} looks in 7 s");
+    memory.pass(Duration::from_secs(60)).await;
+    let before = store.requests();
+    memory.pass(Duration::from_secs(100)).await;
+    let looks = store.requests().since(&before).of(RequestKind::Get);
+    assert!((10..=20).contains(&looks), "{looks} looks in 100 s");
+}
+
+#[tokio::test]
 async fn a_stay_back_is_never_longer_than_ten_seconds() {
     let memory = Memory::new();
     let mut settings = Settings::default();

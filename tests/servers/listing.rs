@@ -3,7 +3,7 @@
 use crate::place::{Place, granted, key, long_ago, request, sweep};
 use futures_util::{StreamExt, stream};
 use leasehold::{Key, Leases};
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc};
 
 const MANY: usize = 2000;
 

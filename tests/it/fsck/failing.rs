@@ -81,7 +81,7 @@ async fn a_store_that_goes_on_failing_leaves_the_record_as_it_is() {
     for fault in [DENIED, FAILED] {
         let world = damaged().await;
         let operator = world.process().await;
-        world.objects.faults().script(Rule::always(Op::Put, fault.clone()).on("/meta/"));
+        world.objects.faults().script(Rule::always(Op::Put, fault).on("/meta/"));
         let report = moving(&[&world.clock], MILLI, repair(&operator.store)).await;
         assert_eq!((report.repaired, report.failures), (0, 1), "{fault:?}: {report:?}");
         assert_eq!(world.record("x"), "nonsense", "{fault:?}");

@@ -206,7 +206,8 @@ fn tuned<A>(server: Server<SocketAddr, A>) -> Server<SocketAddr, A> {
     let mut server = server.http1_only();
     let mut http = server.http_builder().http1();
     http.timer(TokioTimer::new())
-        .header_read_timeout(limits::HEADER_TIME)
+        // Longer than ours for a first request: at the same moment hyper might hang up before it is answered.
+        .header_read_timeout(2 * limits::HEADER_TIME)
         .max_buf_size(limits::HEADERS)
         .max_headers(64);
     server

@@ -64,7 +64,8 @@ pub(crate) async fn a_waiter_of_another_process_gets_the_lease_when_it_is_releas
 pub(crate) async fn a_lease_that_ended_is_taken_over_and_its_holder_is_told(place: Arc<Place>) {
     let [(_a, ours), (_b, theirs)] = &processes(&place, 2).await[..] else { unreachable!() };
     let short = Request::new(Duration::from_secs(1)).unwrap();
-    let first = granted(ours.acquire(&key("a"), &short).await);
+    // Patiently: a store that takes longer than that grants it too late to be of use.
+    let first = granted(ours.acquire_within(&key("a"), &short, PATIENCE).await);
     let second = granted(theirs.acquire_within(&key("a"), &request(), PATIENCE).await);
     assert!(now() > first.expires_at() && !first.is_valid(), "taken over before it ended");
     let Renewed::Lost(loss) = ours.renew(&first).await.unwrap() else { panic!("renewed") };
@@ -73,18 +74,34 @@ pub(crate) async fn a_lease_that_ended_is_taken_over_and_its_holder_is_told(plac
     assert_eq!(theirs.get(&key("a")).await.unwrap().holder.unwrap().lease_id, second.lease_id());
 }
 
+/// A store that stands still for longer than a lease lasts ends it by rights; then a longer one is tried.
 pub(crate) async fn a_guard_keeps_a_lease_alive(place: Arc<Place>) {
     let [(_a, ours), (_b, theirs)] = &processes(&place, 2).await[..] else { unreachable!() };
-    let short = Request::new(Duration::from_secs(3)).unwrap();
-    let Locked::Granted(guard) = ours.lock(&key("a"), &short, PATIENCE).await.unwrap() else { panic!("held") };
-    let first = guard.grant();
-    while theirs.peek(&key("a")).await.unwrap().holder.expect("held").expires_at < first.expires_at().plus(first.ttl())
-    {
-        SystemClock::new().sleep(Duration::from_millis(100)).await;
+    for seconds in [3, 12, 48] {
+        let request = Request::new(Duration::from_secs(seconds)).unwrap();
+        let Locked::Granted(guard) = ours.lock(&key("a"), &request, PATIENCE).await.unwrap() else { panic!("held") };
+        let first = guard.grant();
+        let beyond = first.expires_at().plus(first.ttl());
+        let kept = loop {
+            let there = theirs.peek(&key("a")).await.unwrap().holder;
+            if !guard.is_valid() {
+                break false;
+            }
+            let there = there.expect("the guard believes in a lease that is not there");
+            assert_eq!(there.fence, first.fence(), "the guard believes in a lease that is another's");
+            if there.expires_at >= beyond {
+                break true;
+            }
+            SystemClock::new().sleep(Duration::from_millis(100)).await;
+        };
+        println!("a lease of {seconds} s was {}", if kept { "kept alive" } else { "lost" });
+        guard.release().await.unwrap();
+        assert_eq!(theirs.get(&key("a")).await.unwrap().holder, None);
+        if kept {
+            return;
+        }
     }
-    assert!(guard.is_valid() && guard.fence() == first.fence());
-    guard.release().await.unwrap();
-    assert_eq!(theirs.get(&key("a")).await.unwrap().holder, None);
+    panic!("every guard lost its lease");
 }
 
 pub(crate) async fn a_request_repeated_by_another_process_gets_its_lease_again(place: Arc<Place>) {

@@ -37,6 +37,8 @@ fn rates() -> Rates {
 #[derive(Default)]
 struct Counts {
     granted: AtomicU64,
+    /// Of those, what a look at the store found there.
+    seen: AtomicU64,
     renewed: AtomicU64,
     failed: AtomicU64,
 }
@@ -80,10 +82,12 @@ impl Client {
             }
         };
         self.in_doubt.remove(&key);
-        let there = self.direct.peek(&key).await.unwrap().holder;
-        let there = there.unwrap_or_else(|| panic!("{} was granted {key}, and nothing is there", self.name));
-        assert_eq!((there.lease_id, there.fence), (grant.lease_id(), grant.fence()), "{key} was granted twice");
+        let there = self.direct.peek(&key).await.unwrap().holder.map(|there| (there.lease_id, there.fence));
+        let ours = Some((grant.lease_id(), grant.fence()));
+        // Asked after the look: a lease that ends meanwhile, because everything stood still, may be gone by rights.
+        assert!(there == ours || !grant.is_valid(), "{} was granted {key} as {ours:?}, there is {there:?}", self.name);
         counts.granted.fetch_add(1, SeqCst);
+        counts.seen.fetch_add(u64::from(there == ours), SeqCst);
         if self.pick(4) == 0 {
             match self.leases.renew(&grant).await {
                 Ok(Renewed::Renewed(_)) => drop(counts.renewed.fetch_add(1, SeqCst)),
@@ -138,6 +142,7 @@ async fn a_bad_network_costs_time_and_nothing_else(place: Arc<Place>) {
     let granted = counts.granted.load(SeqCst);
     let (renewed, failed, requests) = (counts.renewed.load(SeqCst), counts.failed.load(SeqCst), proxy.requests());
     println!("{granted} grants, {renewed} renewals, {failed} calls failed, {requests} requests, {injected:?}");
+    assert!(counts.seen.load(SeqCst) > granted / 2, "most leases ended before they could be looked at");
     assert!(injected["lose"] > 0 && injected["refuse_503"] > 0, "nothing went wrong");
     // No key is stuck: what nobody wanted has been freed, or frees itself.
     proxy.faults().clear();

@@ -131,6 +131,7 @@ async fn many_clients_on_few_keys_never_see_two_holders() {
     let service = Service::start(&[]);
     let load = Load::new(&service.base);
     let clients = load.run();
+    let began = Instant::now();
     let pause = async |seconds| tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
     pause(seconds as f64 / 3.).await;
     let early = resident_kib(service.pid());
@@ -140,13 +141,20 @@ async fn many_clients_on_few_keys_never_see_two_holders() {
     for client in clients {
         client.await.unwrap();
     }
+    // A machine that stands still for longer than requests may take makes the store look as if it was down.
+    let stood_still = began.elapsed() > Duration::from_secs(seconds + 4);
     let (grants, answers) = (load.grants.load(Relaxed), load.answers.lock().unwrap().clone());
     eprintln!(
         "{CLIENTS} clients, {KEYS} keys, {seconds} s: {grants} grants, no two holders; other answers {answers:?}; \
          resident {early} KiB after a third, {late} KiB at the end ({:.2} times)",
         late as f64 / early as f64
     );
-    assert!(answers.keys().all(|answer| matches!(answer.as_str(), "409 held" | "409 timed_out")), "{answers:?}");
+    let fine = |answer: &String| match answer.as_str() {
+        "409 held" | "409 timed_out" => true,
+        "503 store_unavailable" | "503 unknown_outcome" | "release 503 unknown_outcome" => stood_still,
+        _ => false,
+    };
+    assert!(answers.keys().all(fine), "{answers:?}");
     assert!(grants > CLIENTS as u64, "{grants}");
     if seconds >= 60 {
         assert!(late as f64 <= 1.1 * early as f64, "{early} KiB became {late} KiB");

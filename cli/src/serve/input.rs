@@ -46,6 +46,10 @@ impl<T: DeserializeOwned> FromRequest<App> for Body<T> {
 }
 
 fn parse<T: DeserializeOwned>(bytes: Bytes) -> Result<Body<T>, Problem> {
+    // Serde would take a list for the fields of an object, in their order.
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        return Err(Problem::invalid("a body is a JSON object, this is a list"));
+    }
     serde_json::from_slice(&bytes).map(Body).map_err(|error| match error.classify() {
         serde_json::error::Category::Data => Problem::invalid(error.to_string()),
         _ => Problem::new("invalid_json", error.to_string()),

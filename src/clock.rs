@@ -186,9 +186,24 @@ impl Clock for SystemClock {
         Moment(ORIGIN.get_or_init(std::time::Instant::now).elapsed())
     }
 
+    // In parts, as the runtime's timers stop with a suspended machine, and whoever sleeps until a lease has ended must
+    // not sleep on for as long as was left when the lid was closed.
     async fn sleep(&self, duration: Duration) {
-        tokio::time::sleep(duration).await;
+        let end = self.monotonic().plus(duration);
+        loop {
+            let left = end.since(self.monotonic());
+            let part = part_of(left);
+            tokio::time::sleep(part).await;
+            if part == left {
+                return;
+            }
+        }
     }
+}
+
+/// How long to sleep before looking at the clock again: a second, or for long sleeps a sixteenth of what is left.
+fn part_of(left: Duration) -> Duration {
+    (left / 16).max(Duration::from_secs(1)).min(left)
 }
 
 #[cfg(test)]
@@ -213,6 +228,20 @@ mod tests {
         assert_eq!(end.since(Timestamp::from_micros(i64::MIN)), Duration::from_micros(i64::MAX as u64));
         assert_eq!(Timestamp::from_millis(5).since(Timestamp::from_millis(9)), Duration::ZERO);
         assert_eq!(Timestamp::from_millis(5).distance(Timestamp::from_millis(9)), Duration::from_millis(4));
+    }
+
+    #[test]
+    fn a_long_sleep_looks_at_the_clock_now_and_then_and_ends_when_it_should() {
+        let day = Duration::from_secs(24 * 3600);
+        let (mut left, mut looks) = (day, 0);
+        while !left.is_zero() {
+            let part = part_of(left);
+            // If the machine is suspended right now, it sleeps on for so long.
+            assert!(part <= Duration::from_secs(1).max(left / 16), "{part:?} of {left:?}");
+            left -= part;
+            looks += 1;
+        }
+        assert!(looks < 200, "{looks} looks in a day");
     }
 
     #[test]

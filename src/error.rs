@@ -88,13 +88,13 @@ impl Error {
         self
     }
 
-    /// The same error; if a write is in doubt, one that says so.
-    pub(crate) fn in_doubt(mut self, in_doubt: bool, key: &crate::Key) -> Self {
-        if in_doubt && self.kind == ErrorKind::Unavailable {
-            self.kind = ErrorKind::Unknown;
-            self.message = format!("whether {key} was changed is not known: {}", self.message);
+    /// The same error; if a write before it is in doubt, one that says so, whatever came after: a caller that is told of
+    /// its clock, or of its permissions, would take it that nothing has happened.
+    pub(crate) fn in_doubt(self, in_doubt: bool, what: impl fmt::Display, done: &str) -> Self {
+        if !in_doubt || self.kind == ErrorKind::Unknown {
+            return self;
         }
-        self
+        Self::unknown(format!("whether {what} was {done} is not known: {self}")).with_source(self)
     }
 
     /// The same error, with a sentence in front that says what was being done.

@@ -1,6 +1,6 @@
 //! Values that a process is configured with. Components (store, clock, generator) go through the builder instead.
 
-use crate::{Error, Result, Ttl, sweep::SweepSettings};
+use crate::{Error, Result, Ttl, store::LONGEST_WRITE, sweep::SweepSettings};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub struct Settings {
     /// Shared. The longest time to live that a lease can have without being renewed (1 h).
     #[serde(with = "optional")]
     pub max_ttl: Option<Duration>,
-    /// How long to wait for the answer to one read or write (5 s). Far below any time to live.
+    /// How long to wait for the answer to one read or write (5 s; a minute at the most). Far below any time to live.
     #[serde(with = "text")]
     pub request_timeout: Duration,
     /// How long to wait for one listing or bulk delete (30 s).
@@ -91,6 +91,13 @@ impl Settings {
         if let Some((name, value)) = longer_than_nothing.iter().find(|(_, value)| value.is_zero() || *value > day) {
             return Err(Error::config(format!(
                 "{name} is {value:?}: it must be longer than nothing and at most a day"
+            )));
+        }
+        // An answer that took longer does not tell the time, and a write may land for only so long after it was given up.
+        if self.request_timeout > LONGEST_WRITE {
+            return Err(Error::config(format!(
+                "request_timeout is {:?}: it must be at most {LONGEST_WRITE:?}",
+                self.request_timeout
             )));
         }
         if self.max_poll_interval < self.poll_interval {
@@ -149,6 +156,13 @@ mod tests {
         let text = serde_json::to_string(&settings).unwrap();
         assert!(text.contains(r#""margin":"30m""#), "{text}");
         assert_eq!(serde_json::from_str::<Settings>(&text).unwrap(), settings);
+    }
+
+    #[test]
+    fn a_request_may_not_take_longer_than_a_write_may_be_under_way() {
+        let settings = |seconds| Settings { request_timeout: Duration::from_secs(seconds), ..Settings::default() };
+        assert!(settings(60).validate().is_ok());
+        assert!(settings(61).validate().unwrap_err().to_string().contains("at most 60s"));
     }
 
     #[test]

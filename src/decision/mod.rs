@@ -21,7 +21,7 @@ pub use txn::TxnId;
 
 pub(crate) use self::marker::Marker;
 use crate::{
-    Error, ErrorKind, Result,
+    Error, Result,
     clock::Timestamp,
     planted::{Planted, planted},
     store::{
@@ -229,14 +229,16 @@ impl Decisions {
         let give_up = shared.backend.clock.monotonic().plus(shared.patience);
         let mut swap = Cas::new(Arc::clone(&shared.backend), MarkerSlot(txn), None);
         let mut filed = None;
-        let (mut tried, mut retries) = (false, 0);
+        // Whether an attempt may have landed. One that was refused has not, whatever it was refused for.
+        let (mut doubtful, mut retries) = (false, 0);
         loop {
-            shared.backend.trust_clock(&shared.agreement).await.map_err(|error| in_doubt(error, tried, txn))?;
+            let trusted = shared.backend.trust_clock(&shared.agreement).await;
+            trusted.map_err(|error| error.in_doubt(doubtful, txn, "decided"))?;
             if shared.backend.clocks().latest() >= ages.closes() && !planted(Planted::DecidedWhenTooOld) {
                 // From now on only what is there counts.
-                return match shared.read(txn).await.map_err(|error| in_doubt(error, tried, txn))? {
+                return match shared.read(txn).await.map_err(|error| error.in_doubt(doubtful, txn, "decided"))? {
                     Found::Marker(marker) => Ok(self.answered(&marker)),
-                    Found::Nothing if tried => {
+                    Found::Nothing if doubtful => {
                         Err(Error::unknown(format!("whether {txn} was decided is not known: ask for the decision")))
                     }
                     Found::Nothing | Found::Void => Ok(Decided::TooOld),
@@ -257,7 +259,6 @@ impl Decisions {
                 let build = |_: Option<&Marker>, stamp: cas::Stamp| {
                     Marker::new(txn, stamp.write_id, decision, &self.by, decided, expires)
                 };
-                tried = true;
                 Ok(swap.attempt((), build).await)
             };
             let error = match attempt.await {
@@ -265,7 +266,7 @@ impl Decisions {
                     // An Ok does not say when the store received it, by its own clock: late in the day, ask.
                     let void = match seen.modified() {
                         None if shared.backend.clocks().latest() >= ages.closes() => {
-                            let found = shared.read(txn).await.map_err(|error| in_doubt(error, tried, txn))?;
+                            let found = shared.read(txn).await.map_err(|error| error.in_doubt(true, txn, "decided"))?;
                             !matches!(found, Found::Marker(_))
                         }
                         modified => ages.is_void(modified),
@@ -285,10 +286,14 @@ impl Decisions {
                     Found::Void => return Ok(Decided::TooOld),
                     Found::Nothing => Error::unavailable(format!("the decision on {txn} was removed just now")),
                 },
-                Ok(Outcome::Unknown(error)) | Err(error) => error,
+                Ok(Outcome::Unknown(error)) => {
+                    doubtful |= error.is_retryable();
+                    error
+                }
+                Err(error) => error,
             };
             if !error.is_retryable() || shared.backend.clock.monotonic() >= give_up {
-                return Err(in_doubt(error, tried, txn));
+                return Err(error.in_doubt(doubtful, txn, "decided"));
             }
             shared.backend.pause(retries).await;
             retries += 1;
@@ -393,17 +398,6 @@ impl Decisions {
             return Ok(());
         }
         Err(deleted.error.unwrap_or_else(|| Error::unavailable(format!("the decision on {txn} could not be deleted"))))
-    }
-}
-
-/// The same error; if a write is in doubt, one that says so.
-fn in_doubt(error: Error, tried: bool, txn: TxnId) -> Error {
-    match error.kind() {
-        ErrorKind::Unavailable if tried => {
-            let message = format!("whether {txn} was decided is not known: {error}");
-            Error::unknown(message).with_source(error)
-        }
-        _ => error,
     }
 }
 

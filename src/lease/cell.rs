@@ -14,7 +14,7 @@ use std::{
     cmp::Ordering,
     collections::BTreeSet,
     mem,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU32},
 };
 
 /// The last that was seen of a record. Good enough to base a write on, which fails if it is old; never an answer.
@@ -33,6 +33,8 @@ pub(super) struct Cell {
     /// Held over every change: one write in flight for each key and process.
     pub(super) core: Arc<tokio::sync::Mutex<Core>>,
     pub(super) queue: Queue,
+    /// How many guards keep a lease on the key alive.
+    pub(super) kept: AtomicU32,
 }
 
 /// How long a lease may be believed in by the monotonic clock, and the expiry that this goes with.
@@ -220,7 +222,7 @@ impl Cells {
         let cell = generations.old.take(name).map_or_else(
             || {
                 let slot = KeySlot { namespace: namespace.clone(), key: key.clone() };
-                Arc::new(Cell { slot, core: Arc::default(), queue: Queue::default() })
+                Arc::new(Cell { slot, core: Arc::default(), queue: Queue::default(), kept: AtomicU32::default() })
             },
             |Named(cell)| cell,
         );

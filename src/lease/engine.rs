@@ -159,13 +159,16 @@ impl Engine {
     ) -> Result<Swapped<O>> {
         let give_up = self.now().moment.plus(self.patience());
         let (mut conflicts, mut retries) = (0, 0);
+        let cell = Arc::clone(&flight.cell);
+        // Whether an attempt may have landed. One that was refused has not, whatever it was refused for.
+        let mut doubtful = false;
         loop {
             let now = first.take().unwrap_or_else(|| self.now());
-            let change = match plan(flight.core(), now)? {
-                Plan::Stop(outcome) => return Ok(Swapped::Stopped(outcome)),
-                Plan::Write(change) => change,
-            };
-            let cell = Arc::clone(&flight.cell);
+            let change =
+                match plan(flight.core(), now).map_err(|error| error.in_doubt(doubtful, &cell.slot.key, "changed"))? {
+                    Plan::Stop(outcome) => return Ok(Swapped::Stopped(outcome)),
+                    Plan::Write(change) => change,
+                };
             if let Some(record) = flight.core().record() {
                 record.must_be_ours(&cell.slot.key)?;
             }
@@ -177,18 +180,23 @@ impl Engine {
                 }
                 Ok(Outcome::Lost(there)) => {
                     flight.settled();
+                    doubtful = false;
                     flight.core().learn(there)?;
                     conflicts += 1;
                     if conflicts == MAX_CONFLICTS {
                         return Err(Error::unavailable(format!(
                             "{} changes too fast: {MAX_CONFLICTS} writes in a row came too late",
-                            flight.cell.slot.key
+                            cell.slot.key
                         )));
                     }
                     self.backend.pause(conflicts / 4).await;
                     continue;
                 }
-                Ok(Outcome::Unknown(error)) | Err(error) => error,
+                Ok(Outcome::Unknown(error)) => {
+                    doubtful |= error.is_retryable();
+                    error
+                }
+                Err(error) => error,
             };
             if error.kind() == ErrorKind::Regressed {
                 // Still in doubt: where the answer was an old one, the write may be there.
@@ -196,7 +204,7 @@ impl Engine {
                 return Err(error);
             }
             if !error.is_retryable() || self.now().moment >= give_up {
-                return Err(error.in_doubt(flight.is_in_doubt(), &flight.cell.slot.key));
+                return Err(error.in_doubt(doubtful, &cell.slot.key, "changed"));
             }
             self.backend.pause(retries).await;
             retries += 1;

@@ -140,17 +140,17 @@ impl Engine {
     ) {
         let give_up = self.now().moment.plus(LONGEST_WRITE);
         let mut retries = 0;
-        let landed = loop {
+        let settled = loop {
             let now = self.now();
             let outcome = cas.attempt(now, |base, stamp| Record::after(base, stamp, now.wall)).await;
             match outcome {
                 Outcome::Won(seen, now) => {
                     let learnt = core.learn(Some(seen));
-                    break learnt.is_ok().then_some(now);
+                    break learnt.is_ok().then_some(Some(now));
                 }
                 Outcome::Lost(there) => {
                     let learnt = core.learn(there);
-                    break learnt.is_ok().then_some(now);
+                    break learnt.is_ok().then_some(None);
                 }
                 // This was the second look: if the store still has something older, it was set back, and the write with it.
                 Outcome::Unknown(error)
@@ -166,7 +166,7 @@ impl Engine {
                 }
             }
         };
-        let Some(now) = landed else {
+        let Some(landed) = settled else {
             if let Intent::HandOver { waiter: Some(waiter), .. } = intent {
                 cell.queue.push_front(waiter);
             }
@@ -175,23 +175,25 @@ impl Engine {
         };
         let carried = core.record().and_then(|record| record.lease.as_ref()).map(|lease| (lease.id, lease.ttl));
         let mut flight = Flight::new(&self, &cell, core, Intent::Nothing);
-        match (intent, carried) {
-            (Intent::Grant { id, keep: false }, Some((there, _))) if there == id => {
+        match (intent, carried, landed) {
+            (Intent::Grant { id, keep: false }, Some((there, _)), _) if there == id => {
                 flight.intent = Intent::Release(id);
                 if let Err(error) = self.release_held(flight, id).await {
                     tracing::warn!(key = %cell.slot.key, %error, "a lease that nobody wants could not be released: it will expire");
                 }
             }
-            (Intent::Release(id), Some((there, _))) if there == id => {
+            (Intent::Release(id), Some((there, _)), _) if there == id => {
                 flight.intent = Intent::Release(id);
                 if let Err(error) = self.release_held(flight, id).await {
                     tracing::warn!(key = %cell.slot.key, %error, "a release could not be finished: the lease will expire");
                 }
             }
-            (Intent::HandOver { waiter: Some(waiter), .. }, Some((there, ttl))) if there == waiter.id => {
+            (Intent::HandOver { waiter: Some(waiter), .. }, Some((there, ttl)), Some(now)) if there == waiter.id => {
                 self.deliver(&mut flight, waiter, now, ttl);
             }
-            (Intent::HandOver { from, waiter }, carried) => {
+            // Also a lease of the waiter's that somebody has asked for again by its request id, and so changed: which
+            // attempt it came from is not known, and with it how long it may be believed in. Its own look will tell.
+            (Intent::HandOver { from, waiter }, carried, _) => {
                 waiter.into_iter().for_each(|waiter| cell.queue.push_front(waiter));
                 if carried.is_some_and(|(there, _): (LeaseId, Ttl)| there == from) {
                     flight.intent = Intent::Release(from);

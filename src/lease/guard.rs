@@ -9,7 +9,7 @@ use super::{
 use crate::{Fence, Key, Result, clock::Moment};
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::Ordering::Relaxed},
     time::Duration,
 };
 use tokio_util::sync::CancellationToken;
@@ -95,8 +95,9 @@ impl Tended {
 
     pub(super) fn lose(&self, loss: Loss) {
         let mut state = self.lock();
-        if !state.closed {
-            state.loss.get_or_insert_with(|| Box::new(loss));
+        if !state.closed && state.loss.is_none() {
+            state.loss = Some(Box::new(loss));
+            self.cell.kept.fetch_sub(1, Relaxed);
             drop(state);
             if let Some(token) = self.lost.get() {
                 token.cancel();
@@ -123,7 +124,12 @@ impl Tended {
     fn close(&self) {
         let due = {
             let mut state = self.lock();
-            state.closed = true;
+            if std::mem::replace(&mut state.closed, true) {
+                return;
+            }
+            if state.loss.is_none() {
+                self.cell.kept.fetch_sub(1, Relaxed);
+            }
             state.due.take()
         };
         self.engine.activity.touch(&*self.engine.backend.clock);
@@ -158,6 +164,7 @@ impl Guard {
             lost: OnceLock::new(),
             hold_until,
         });
+        cell.kept.fetch_add(1, Relaxed);
         engine.tend(Arc::clone(&tended));
         Self { tended }
     }
@@ -212,6 +219,8 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        // First and in any case: whatever is left in the store, nobody keeps it alive any more.
+        self.tended.close();
         let (id, left) = {
             let state = self.tended.lock();
             // A renewal whose answer never came may have landed: then the lease is there although it counts as lost. One
@@ -221,7 +230,6 @@ impl Drop for Guard {
             (state.grant.id, !state.released && ours)
         };
         if left {
-            self.tended.close();
             self.tended.engine.release_soon(&self.tended.cell, id);
         }
     }

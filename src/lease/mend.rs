@@ -245,6 +245,7 @@ impl Engine {
             let Some(seen) = cas::read_twice(&self.backend, &slot).await? else { return Ok(None) };
             let Found::Damaged(damaged) = seen.record() else { return Ok(None) };
             let now = self.now().wall;
+            self.believe(now)?;
             let fence = self.fence_above_all(core.fence.max(damaged.fence), now)?;
             let closed_until = match closed {
                 Closed::No => None,

@@ -203,7 +203,7 @@ impl Leases {
             if slot.name() != name {
                 return Err(format!("it is that of another key, {}", slot.key));
             }
-            let cell = Cell { slot, core: Arc::default(), queue: Default::default() };
+            let cell = Cell { slot, core: Arc::default(), queue: Default::default(), kept: Default::default() };
             Ok(self.engine.status(&cell, Some(&record)))
         });
         match status {

@@ -7,7 +7,7 @@ use super::{
     wait::Waiter,
 };
 use crate::{
-    LeaseId, Result, Ttl,
+    ErrorKind, LeaseId, Result, Ttl,
     planted::{Planted, planted},
     store::cas::Slot,
 };
@@ -58,6 +58,8 @@ impl Engine {
             }
             let waiting = record.and_then(|record| record.waiting);
             if let Some((request, next)) = &next {
+                // Asked again with every try: the clock may have been set meanwhile, and what is handed over is granted.
+                self.believe(now.wall)?;
                 let lease = self.new_lease(core, now, request, ttl, *next)?;
                 let last_fence = Some(lease.fence);
                 return Ok(Plan::write(Change { beats: true, lease: Some(lease), waiting, last_fence }));
@@ -95,7 +97,13 @@ impl Engine {
                 if waiter.is_some() {
                     flight.intent = Intent::HandOver { from: id, waiter };
                 }
-                return Err(error);
+                if error.kind() != ErrorKind::Clock || flight.is_in_doubt() {
+                    return Err(error);
+                }
+                // Nothing is handed over by a wrong clock, but giving back goes on.
+                flight.take_waiter().into_iter().for_each(|waiter| cell.queue.push_front(waiter));
+                flight.intent = Intent::Release(id);
+                return Box::pin(self.release_held(flight, id)).await;
             }
         }
         Ok(())

@@ -17,7 +17,7 @@ use crate::{
 use std::{
     collections::VecDeque,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
     time::Duration,
 };
 use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
@@ -325,13 +325,25 @@ impl Engine {
             return Ok(Polled::Overtaken);
         }
         let now = self.now();
-        // What this process holds will be handed over, or ends; no read can say more.
         let lease = core.record().and_then(|record| record.lease.as_ref());
         if let State::Held(lease) = self.judge(lease, now.wall)
             && lease.process == self.process
             && !repeats(&core, request, lease, now)
         {
-            return Ok(Polled::Again(seat.by_others(self.held(lease, now))));
+            // What a guard of this process keeps will be handed over, or is found to be lost by the guard; no read can say
+            // more. Anything else may be given back through another process.
+            polling.watch(&core, &*self.backend.clock);
+            let fresh = match seat.cell.kept.load(Relaxed) {
+                0 => polling
+                    .watched
+                    .map_or(Duration::ZERO, |(_, since)| (polling.interval).saturating_sub(now.moment.since(since))),
+                _ => Duration::MAX,
+            };
+            if !fresh.is_zero() {
+                let held = self.held(lease, now);
+                let retry_after = held.retry_after.min(fresh);
+                return Ok(Polled::Again(seat.by_others(Held { retry_after, ..held })));
+            }
         }
         let watched = polling.watched_for(now.moment, &core, self.agreement.max_clock_skew);
         let id = LeaseId::random(&*self.backend.generator);
@@ -365,12 +377,17 @@ impl Engine {
     /// the one before has read: to wait in between would only make that old again.
     async fn mark(self: &Arc<Self>, core: OwnedMutexGuard<Core>, cell: &Arc<Cell>, interval: Duration) -> Result<()> {
         let mut flight = Flight::new(self, cell, core, Intent::Nothing);
+        let give_up = self.now().moment.plus(self.settings.request_timeout);
         for _ in 0..MARK_TRIES {
             let record = flight.core().record().filter(|record| record.waiting.is_none());
             if record.and_then(|record| record.lease.as_ref()).is_none_or(|lease| lease.process == self.process) {
                 return Ok(());
             }
             let now = self.now();
+            // Others of this process may be waiting for the core.
+            if now.moment >= give_up {
+                return Ok(());
+            }
             let (process, since) = (self.process, now.wall);
             let build = move |base: Option<&Record>, stamp| {
                 let mut record = Record::after(base, stamp, since);

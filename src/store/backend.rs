@@ -278,6 +278,13 @@ impl Backend {
         if self.store_time().is_none() || self.believe(agreement, self.clock.wall()).is_err() {
             self.ask_time().await?;
         }
+        if self.store_time().is_none() {
+            return Err(Error::unavailable(format!(
+                "{} does not say what time it is, or took too long to: without that nothing is granted, decided or \
+                 deleted; see that whatever stands in between leaves the Date of its answers alone",
+                self.place
+            )));
+        }
         let believed = self.believe(agreement, self.clock.wall());
         if believed.is_err() {
             self.counters.clock_refusals(1);

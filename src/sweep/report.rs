@@ -1,5 +1,6 @@
 //! What a run of the sweeper has done.
 
+use crate::Error;
 use serde::Serialize;
 use std::fmt;
 
@@ -68,4 +69,11 @@ pub struct Report {
     pub oldest_hour: Option<String>,
     /// The last thing that went wrong.
     pub last_error: Option<String>,
+}
+
+impl Report {
+    pub(super) fn fail(&mut self, error: &Error) {
+        self.failures += 1;
+        self.last_error = Some(error.to_string());
+    }
 }

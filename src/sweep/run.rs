@@ -125,6 +125,8 @@ pub(super) struct Pass {
     stops: Vec<Stop>,
     /// Whose turn it is: one page each, so that none starves.
     next: usize,
+    /// Why a shelf was left out of it: one that cannot be listed must not keep the others waiting.
+    failed: Option<Error>,
 }
 
 #[derive(Debug)]
@@ -235,8 +237,7 @@ impl Sweeper {
         let (stopped_by, error) = match walked {
             Ok(stopped_by) => (stopped_by, None),
             Err(error) => {
-                report.failures += 1;
-                report.last_error = Some(error.to_string());
+                report.fail(&error);
                 (StoppedBy::Error, Some(error))
             }
         };
@@ -275,8 +276,18 @@ impl Sweeper {
             let at = pass.next % pass.stops.len();
             let stop = &mut pass.stops[at];
             let left = usize::try_from(limits.max_ops - report.entries_seen).unwrap_or(usize::MAX);
-            let page =
-                self.backend.page(&stop.shelf.folder, stop.cursor.as_ref(), self.settings.page_size.min(left)).await?;
+            let page = self.backend.page(&stop.shelf.folder, stop.cursor.as_ref(), self.settings.page_size.min(left));
+            let page = match page.await {
+                Ok(page) => page,
+                Err(error) => {
+                    if let Some(earlier) = pass.failed.replace(error) {
+                        report.fail(&earlier);
+                    }
+                    pass.stops.remove(at);
+                    pass.next = at;
+                    continue;
+                }
+            };
             let mut judged = Judged::default();
             let walked = self.walk_page(stop, &page.names, pace, limits, report, &mut judged).await;
             let stopped = matches!(walked, Walked::Stopped(_));
@@ -293,8 +304,9 @@ impl Sweeper {
                 }
             }
         }
+        let failed = pass.failed.take();
         state.pass = None;
-        Ok(StoppedBy::Complete)
+        failed.map_or(Ok(StoppedBy::Complete), Err)
     }
 
     /// Finds out what there is to walk. In any order: a process that restarts after every run must not meet the same huge
@@ -310,7 +322,7 @@ impl Sweeper {
         for last in (1..stops.len()).rev() {
             stops.swap(last, u32::from_le_bytes(self.backend.generator.bytes()) as usize % (last + 1));
         }
-        Ok(Pass { stops, next: 0 })
+        Ok(Pass { stops, next: 0, failed: None })
     }
 
     async fn walk_page(
@@ -382,9 +394,8 @@ impl Sweeper {
             Ok(Verdict::Kept) => report.entries_kept += 1,
             Err(error) => {
                 tracing::warn!(%name, kind = kind.kind(), %error, "could not be settled: left alone");
-                report.failures += 1;
                 report.entries_kept += 1;
-                report.last_error = Some(error.to_string());
+                report.fail(&error);
             }
         }
     }
@@ -421,8 +432,7 @@ impl Sweeper {
             } else if !self.said_that_deleting_is_denied.swap(true, Relaxed) {
                 tracing::warn!(%error, "the sweeper may not delete, so index entries stay; leases are right without it");
             }
-            report.failures += 1;
-            report.last_error = Some(error.to_string());
+            report.fail(&error);
         }
     }
 

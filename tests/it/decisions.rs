@@ -1167,3 +1167,20 @@ async fn what_was_forgotten_while_it_was_read_is_not_undecided() {
     assert_eq!(kind(asking.await), ErrorKind::Unavailable);
     assert_eq!(participant.decision(txn).await.unwrap(), Answer::Forgotten);
 }
+
+#[tokio::test]
+async fn a_decision_in_doubt_is_unknown_also_where_the_clock_is_found_to_be_wrong() {
+    let world = World::new();
+    let clock = TestClock::at(noon());
+    let process = world.process_that_asks_the_time(&clock).await;
+    let (decisions, txn) = (process.decisions(), process.decisions().begin());
+    world.script(Rule::once(Op::Put, Fault::Lose(Reply::Hang)).on(MARKERS));
+    world.script(Rule::always(Op::Get, Fault::Refuse(Reply::Status(503))).on(MARKERS));
+    let mut deciding = Box::pin(async move { decisions.decide(txn, Decision::Commit).await });
+    start(&mut deciding).await;
+    clock.step_wall(-3_600_000);
+    let error = moving(&[&clock, &world.clock], SECOND, deciding).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
+    world.objects.faults().clear();
+    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Committed);
+}

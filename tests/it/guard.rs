@@ -452,3 +452,17 @@ async fn a_held_key_says_who_has_it_and_until_when() {
     assert_eq!(held.by.unwrap().fence, guard.fence());
     assert_eq!(held.retry_after, 31 * SECOND + MILLI);
 }
+
+#[tokio::test]
+async fn a_guard_that_is_dropped_while_the_clock_is_wrong_keeps_nothing_alive() {
+    let bed = Memory::new().await;
+    let guard = bed.lock("a", &request().request_id("job-7").unwrap()).await;
+    bed.clock.step_wall(3_600_000);
+    assert!(!guard.is_valid());
+    drop(guard);
+    bed.clock.step_wall(-3_600_000);
+    let before = bed.puts();
+    bed.pass(100, SECOND).await;
+    assert_eq!(bed.puts(), before, "it is renewed for nobody");
+    assert!(is_free(&bed, "a").await);
+}

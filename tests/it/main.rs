@@ -25,6 +25,7 @@ mod said;
 mod store_answers;
 mod sweeper;
 mod time_rules;
+mod turns;
 #[cfg(unix)]
 mod two_processes;
 mod waiting;

@@ -842,3 +842,83 @@ async fn renewing_and_repeating_a_request_keep_the_fence() {
     assert!(fourth.fence() > third.fence());
     assert_ne!(fourth.lease_id(), third.lease_id());
 }
+
+#[tokio::test]
+async fn a_clock_that_is_set_while_a_hand_over_is_tried_again_grants_nothing() {
+    let world = World::new();
+    let clock = TestClock::at(noon());
+    let (process, other) = (world.process_that_asks_the_time(&clock).await, world.process().await);
+    let mine = granted(process.leases.acquire(&key("a"), &request()).await);
+    let leases = process.leases.clone();
+    let waiting = tokio::spawn(async move { leases.acquire_within(&key("a"), &request(), secs(600)).await });
+    settle().await;
+    // The hand-over hangs and does not land. When it is tried again, the clock is an hour behind.
+    world.objects.faults().script(Rule::once(Op::Put, Fault::Refuse(Answer::Hang)).on("/meta/"));
+    let leases = process.leases.clone();
+    let releasing = tokio::spawn(async move { leases.release(&mine).await });
+    settle().await;
+    clock.step_wall(-HOUR);
+    pass(&[&clock, &world.clock], secs(20), secs(1)).await;
+    assert_eq!(releasing.await.unwrap().map_err(|error| error.kind()), Err(ErrorKind::Unknown));
+    let theirs = granted(other.leases.acquire(&key("a"), &request()).await);
+    assert!(theirs.is_valid());
+    assert!(waiting.is_finished());
+    let outcome = waiting.await.unwrap();
+    assert!(!matches!(outcome, Ok(Acquired::Granted(_))), "{outcome:?} beside {theirs:?}");
+}
+
+#[tokio::test]
+async fn a_hand_over_that_met_another_write_is_not_made_by_a_clock_that_was_set_and_the_lease_is_given_back() {
+    let world = World::new();
+    let clock = TestClock::at(noon());
+    let (process, other) = (world.process_that_asks_the_time(&clock).await, world.process().await);
+    let mine = granted(process.leases.acquire(&key("a"), &request()).await);
+    let leases = process.leases.clone();
+    let waiting = tokio::spawn(async move { leases.acquire_within(&key("a"), &request(), secs(600)).await });
+    settle().await;
+    // Renewed by somebody else, so that the hand-over meets another record; and slow, so that the clock can be set.
+    renewed(other.leases.renew(&mine).await);
+    world.objects.faults().script(Rule::once(Op::Put, Fault::Slow(secs(1))).on("/meta/"));
+    let leases = process.leases.clone();
+    let releasing = tokio::spawn(async move { leases.release(&mine).await });
+    settle().await;
+    clock.step_wall(-HOUR);
+    pass(&[&clock, &world.clock], secs(5), secs(1)).await;
+    releasing.await.unwrap().unwrap();
+    assert_eq!(world.holder("a").await, None, "given back all the same");
+    assert!(!matches!(waiting.await.unwrap(), Ok(Acquired::Granted(_))));
+}
+
+#[tokio::test]
+async fn a_grant_in_doubt_is_unknown_also_where_the_clock_is_found_to_be_wrong() {
+    let world = World::new();
+    let clock = TestClock::at(noon());
+    let process = world.process_that_asks_the_time(&clock).await;
+    world.objects.faults().script(Rule::once(Op::Put, Fault::Lose(Answer::Hang)).on("/meta/"));
+    world.objects.faults().script(Rule::always(Op::Get, Fault::Refuse(Answer::Status(503))).on("/meta/").after(1));
+    let leases = process.leases.clone();
+    let mut acquiring = Box::pin(async move { leases.acquire(&key("a"), &request()).await });
+    start(&mut acquiring).await;
+    assert!(world.objects.object(&record_name("a")).is_some(), "it has landed");
+    clock.step_wall(-HOUR);
+    let error = moving(&[&clock, &world.clock], secs(1), acquiring).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
+    assert!(error.to_string().contains("clock"), "{error}");
+}
+
+#[tokio::test]
+async fn by_a_store_that_does_not_tell_its_time_nothing_is_granted() {
+    let server_clock = TestClock::at(noon());
+    let server = S3Server::start(Arc::new(server_clock.clone())).await.unwrap();
+    let holder = s3(&server, &server_clock).probing(Probing::Never).open().await.unwrap().leases("default").unwrap();
+    let theirs = granted(holder.acquire(&key("a"), &request()).await);
+    server.hide_date(true);
+    let ahead = TestClock::at(noon().plus(secs(24 * 3600)));
+    let process = s3(&server, &ahead).probing(Probing::Never).open().await.unwrap().leases("default").unwrap();
+    let error = process.acquire(&key("a"), &request()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("what time it is"), "{error}");
+    assert_eq!(process.peek(&key("a")).await.unwrap().last_fence, Some(theirs.fence()));
+    server.hide_date(false);
+    assert_eq!(process.acquire(&key("a"), &request()).await.unwrap_err().kind(), ErrorKind::Clock);
+}

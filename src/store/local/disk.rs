@@ -6,14 +6,14 @@ use super::{
     name::{Name, PRIVATE, SHARDS, is_hour},
     write::Shard,
 };
-use crate::Error;
+use crate::{Clock, Error};
 use object_store::Result;
 use std::{
     fmt,
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read},
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::SystemTime,
 };
 
@@ -25,6 +25,8 @@ pub(super) struct Disk {
     /// Kept open, so that its inode cannot be given to a folder that takes its place.
     #[cfg(unix)]
     private_folder: File,
+    /// The machine's own, whatever the store goes by: it tells whether a thread was stopped.
+    pub(super) clock: Arc<dyn Clock>,
     durable: Mutex<Durable>,
     failed: OnceLock<LocalError>,
     #[cfg(test)]
@@ -43,7 +45,7 @@ pub(super) struct Loaded {
 }
 
 impl Disk {
-    pub(super) fn open(root: &Path) -> Result<Self, Error> {
+    pub(super) fn open(root: &Path, clock: Arc<dyn Clock>) -> Result<Self, Error> {
         let unusable = |error: io::Error| {
             let what = root.display();
             let message = match error.kind() {
@@ -70,6 +72,7 @@ impl Disk {
             shards: std::array::from_fn(|_| Shard::default()),
             #[cfg(unix)]
             private_folder: File::open(&private).map_err(unusable)?,
+            clock,
             durable: Mutex::default(),
             failed: OnceLock::new(),
             #[cfg(test)]

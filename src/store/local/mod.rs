@@ -16,6 +16,7 @@ mod write;
 
 pub use error::LocalError;
 
+use crate::SystemClock;
 use async_trait::async_trait;
 use bytes::Bytes;
 use disk::{Disk, Loaded};
@@ -58,7 +59,7 @@ impl LocalDirectory {
     /// [`Config`](crate::ErrorKind::Config) when it is not a directory, cannot be written, or lies on a filesystem
     /// that cannot lock files or flush folders.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, crate::Error> {
-        Ok(Self { disk: Arc::new(Disk::open(&root.into())?) })
+        Ok(Self { disk: Arc::new(Disk::open(&root.into(), Arc::new(SystemClock::new()))?) })
     }
 
     async fn read(&self, location: &Path) -> Result<(Bytes, ObjectMeta)> {

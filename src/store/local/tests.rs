@@ -1,7 +1,7 @@
 //! The promises of the embedded store, on real files.
 
 use super::*;
-use crate::ErrorKind;
+use crate::{ErrorKind, clock::Timestamp, store::LONGEST_WRITE, testkit::TestClock};
 use object_store::{ObjectStoreExt, UpdateVersion};
 use std::{
     collections::BTreeSet,
@@ -516,4 +516,20 @@ async fn a_read_only_disk_is_refused_when_opened_and_when_written() {
     assert!(matches!(denied, Error::PermissionDenied { .. }), "{denied}");
     assert!(denied.to_string().contains("write access"), "{denied}");
     assert_eq!(body(&opened).await.unwrap(), "old");
+}
+
+#[tokio::test]
+async fn a_write_that_its_process_slept_over_is_not_applied() {
+    let dir = TempDir::new().unwrap();
+    let clock = TestClock::at(Timestamp::from_millis(0));
+    let disk = Disk::open(dir.path(), Arc::new(clock.clone())).unwrap();
+    let store = LocalDirectory { disk: Arc::new(disk) };
+    let slept = LONGEST_WRITE + std::time::Duration::from_millis(1);
+    before_sync(&store, move |path| {
+        let staged = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("tmp-"));
+        staged.then(|| clock.advance(slept));
+        Ok(())
+    });
+    create(&store, "late").await.unwrap_err();
+    assert!(matches!(body(&store).await, Err(Error::NotFound { .. })));
 }

@@ -7,6 +7,10 @@ use super::{
     error::{LocalError, STORE, from_io, is_full, is_missing, not_found},
     name::{Name, is_hour},
 };
+use crate::{
+    clock::{Clock, Moment},
+    store::LONGEST_WRITE,
+};
 use object_store::{Error, PutMode, PutPayload, Result, UpdateVersion, path::Path as Location};
 use std::{
     collections::BTreeSet,
@@ -70,7 +74,7 @@ impl Disk {
         name: Name,
         work: impl FnOnce(&Self, &Name, &Caller) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (here, caller) = Caller::new();
+        let (here, caller) = Caller::new(Arc::clone(&self.clock));
         let shard = name.shard();
         let mut turn = Arc::clone(&self.shards[shard]).lock_owned().await;
         let disk = Arc::clone(self);
@@ -179,18 +183,27 @@ fn publish(staged: &Path, name: &Name) -> Result<()> {
 
 /// Tells work on a blocking thread that nobody waits for it any more: a write that its caller has given up must not
 /// be applied minutes later, when another process lets go of the lock. (It may be applied; the caller cannot tell.)
-struct Caller(Arc<AtomicBool>);
+///
+/// Nor may one that this process slept over, together with its caller: a file's time is that of its staging, and whoever
+/// judges by it whether a decision came too late would be told of the time before the sleep.
+struct Caller {
+    gone: Arc<AtomicBool>,
+    clock: Arc<dyn Clock>,
+    since: Moment,
+}
 
 struct Here(Arc<AtomicBool>);
 
 impl Caller {
-    fn new() -> (Here, Self) {
+    fn new(clock: Arc<dyn Clock>) -> (Here, Self) {
         let gone = Arc::new(AtomicBool::new(false));
-        (Here(Arc::clone(&gone)), Self(gone))
+        let since = clock.monotonic();
+        (Here(Arc::clone(&gone)), Self { gone, clock, since })
     }
 
     fn is_here(&self) -> Result<()> {
-        match self.0.load(Ordering::Acquire) {
+        let gone = self.gone.load(Ordering::Acquire);
+        match gone || self.clock.monotonic().since(self.since) > LONGEST_WRITE {
             true => Err(LocalError::Interrupted("the caller has given up".into()).into()),
             false => Ok(()),
         }

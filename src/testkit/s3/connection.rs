@@ -44,7 +44,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<R
     match told.await {
         Ok(Outcome::Reply(reply)) => {
             let _ = answered.set(reply.status.as_u16());
-            Ok(reply.into_response(shared.now()))
+            Ok(reply.into_response(shared.date()))
         }
         Ok(Outcome::Hang) => std::future::pending().await,
         Ok(Outcome::Drop) | Err(_) => Err(io::Error::from(io::ErrorKind::ConnectionAborted)),

@@ -70,6 +70,7 @@ impl S3Server {
         let shared = Arc::new(Shared {
             clock,
             date_offset: AtomicI64::new(0),
+            hides_date: AtomicBool::new(false),
             checks_signature_time: AtomicBool::new(false),
             bucket_removed: AtomicBool::new(false),
             faults: Faults::none(),
@@ -110,6 +111,11 @@ impl S3Server {
     /// the times of objects come from.
     pub fn set_date(&self, offset_millis: i64) {
         self.shared.date_offset.store(offset_millis, Ordering::SeqCst);
+    }
+
+    /// Whether answers say nothing of the server's time, as behind a proxy that drops their `Date`.
+    pub fn hide_date(&self, hide: bool) {
+        self.shared.hides_date.store(hide, Ordering::SeqCst);
     }
 
     /// Whether requests signed more than 15 minutes from the server's time are refused. Not at first: clients sign
@@ -187,6 +193,7 @@ impl fmt::Debug for S3Server {
 struct Shared {
     clock: Arc<dyn Clock>,
     date_offset: AtomicI64,
+    hides_date: AtomicBool,
     checks_signature_time: AtomicBool,
     bucket_removed: AtomicBool,
     faults: Faults,
@@ -201,6 +208,11 @@ impl Shared {
     fn now(&self) -> Timestamp {
         let offset = self.date_offset.load(Ordering::SeqCst).saturating_mul(1000);
         Timestamp::from_micros(self.clock.wall().as_micros().saturating_add(offset))
+    }
+
+    /// The same, as far as it tells.
+    fn date(&self) -> Option<Timestamp> {
+        (!self.hides_date.load(Ordering::SeqCst)).then(|| self.now())
     }
 
     fn checks_signature_time(&self) -> bool {

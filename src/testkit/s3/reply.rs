@@ -74,10 +74,11 @@ impl Reply {
         self.body = Bytes::from(body);
     }
 
-    pub(super) fn into_response(self, now: Timestamp) -> Response<Full<Bytes>> {
+    /// `date` is what the server says of its time, if it does.
+    pub(super) fn into_response(self, date: Option<Timestamp>) -> Response<Full<Bytes>> {
         let mut response = Response::new(Full::new(self.body));
         *response.status_mut() = self.status;
-        for (name, value) in self.headers.into_iter().chain([(DATE, http_date(now))]) {
+        for (name, value) in self.headers.into_iter().chain(date.map(|date| (DATE, http_date(date)))) {
             if let Ok(value) = HeaderValue::try_from(value) {
                 response.headers_mut().insert(name, value);
             }

@@ -478,3 +478,29 @@ async fn a_sweeper_whose_handle_was_dropped_ends_with_its_store() {
     assert_eq!(entries(&world.objects).len(), 3, "nobody sweeps any more");
     assert_eq!(world.clock.sleepers(), 0);
 }
+
+#[tokio::test]
+async fn a_namespace_that_cannot_be_listed_does_not_keep_the_others_waiting() {
+    let world = World::new();
+    for namespace in ["a", "b", "c"] {
+        file_stale(&world.objects, namespace, 3);
+    }
+    world.clock.advance(PAST);
+    let store = seeded(&world.objects, &world.clock, 1, settings(|_| {})).await;
+    for denied in ["a/.lease-index", "c/.lease-index"] {
+        world.objects.faults().script(Rule::always(Op::List, Fault::Refuse(Answer::Status(503))).on(denied));
+    }
+    let report = store.sweep_once(SweepOptions::new().dry_run().op_delay(Duration::ZERO)).await.unwrap();
+    assert_eq!((report.entries_seen, report.failures, report.stopped_by), (3, 2, Some(StoppedBy::Error)), "{report:?}");
+    let _sweeper = store.start_sweeper();
+    let left = || entries(&world.objects).into_iter().filter(|name| name.starts_with("b/")).count();
+    pass(&world, IDLE_GRACE + MINUTE, SECOND).await;
+    assert_eq!((left(), entries(&world.objects).len()), (0, 6));
+    // Nor with what ends later.
+    world.objects.put_object("b/.lease-index/2026010101/later", "{}");
+    pass(&world, 120 * MINUTE, 10 * SECOND).await;
+    assert_eq!(left(), 0);
+    world.objects.faults().clear();
+    pass(&world, 60 * MINUTE, 10 * SECOND).await;
+    assert_eq!(entries(&world.objects), [""; 0]);
+}

@@ -252,8 +252,10 @@ impl Decisions {
                     shared.backend.put_hint(&name, body).await?;
                     filed = Some(name);
                 }
-                // The entry may have taken its time.
-                if shared.backend.clocks().latest() >= ages.closes() && !planted(Planted::DecidedWhenTooOld) {
+                // The entry may have taken its time, and the clock may have been set meanwhile.
+                let clocks = shared.backend.clocks();
+                shared.backend.believe(&shared.agreement, clocks.wall)?;
+                if clocks.latest() >= ages.closes() && !planted(Planted::DecidedWhenTooOld) {
                     return Err(Error::unavailable(format!("{txn} became too old while it was being decided")));
                 }
                 let build = |_: Option<&Marker>, stamp: cas::Stamp| {
@@ -271,8 +273,11 @@ impl Decisions {
                         }
                         modified => ages.is_void(modified),
                     };
-                    // Verdicts by Ok and by read-back alike: whoever was suspended meanwhile must not believe in them.
-                    let late = void || shared.backend.clocks().latest() >= ages.verdict_by();
+                    // Verdicts by Ok and by read-back alike: whoever was suspended meanwhile must not believe in them, nor
+                    // whoever cannot tell because its clock was set.
+                    let clocks = shared.backend.clocks();
+                    let trusted = shared.backend.believe(&shared.agreement, clocks.wall).is_ok();
+                    let late = void || !trusted || clocks.latest() >= ages.verdict_by();
                     if late && !planted(Planted::LateVerdictBelieved) {
                         return Err(Error::unknown(format!(
                             "whether {txn} was decided in time is not known: ask for the decision"

@@ -1184,3 +1184,34 @@ async fn a_decision_in_doubt_is_unknown_also_where_the_clock_is_found_to_be_wron
     world.objects.faults().clear();
     assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Committed);
 }
+
+#[tokio::test]
+async fn a_clock_that_is_set_while_the_entry_is_written_decides_nothing() {
+    let world = World::new();
+    let clock = TestClock::at(noon());
+    let process = world.process_that_asks_the_time(&clock).await;
+    let (decisions, txn) = (process.decisions(), process.decisions().begin());
+    world.script(Rule::once(Op::Put, Fault::Slow(SECOND)).on(ENTRIES));
+    let mut deciding = Box::pin(async move { decisions.decide(txn, Decision::Commit).await });
+    start(&mut deciding).await;
+    clock.step_wall(-3_600_000);
+    let error = moving(&[&clock, &world.clock], SECOND, deciding).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Clock, "{error}");
+    assert_eq!(world.marker(txn), None);
+}
+
+#[tokio::test]
+async fn a_verdict_is_not_believed_by_a_clock_that_was_set_while_it_was_under_way() {
+    let world = World::new();
+    let clock = TestClock::at(noon());
+    let process = world.process_that_asks_the_time(&clock).await;
+    let (decisions, txn) = (process.decisions(), process.decisions().begin());
+    world.script(Rule::once(Op::Put, Fault::Slow(SECOND)).on(MARKERS));
+    let mut deciding = Box::pin(async move { decisions.decide(txn, Decision::Commit).await });
+    start(&mut deciding).await;
+    // The machine sleeps, its monotonic clock with it, and wakes with a wall clock that says otherwise.
+    clock.step_wall(-3_600_000);
+    world.clock.advance(AGE + MARGIN + SECOND);
+    let error = moving(&[&clock, &world.clock], SECOND, deciding).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
+}

@@ -57,13 +57,22 @@ pub struct Plan {
 }
 
 /// Something that happens to a machine, or to all of them.
+/// What a machine does when it falls asleep, to a name that contains this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trap {
+    /// It sends a write: that is then in its hands, and leaves when it wakes.
+    Writes(&'static str),
+    /// It reads: the store has answered, and the machine hears of it when it wakes.
+    Reads(&'static str),
+}
+
 #[derive(Debug, Clone, Copy)]
 pub enum Event {
     /// All its tasks are gone; after this long it starts again with nothing but the store.
     Crash(usize, i64),
     /// It does nothing for this long; when `still`, its monotonic clock does not count it. With a `trap`, from when it
-    /// sends its next write to a name like that.
-    Sleep { node: usize, lasts: i64, still: bool, trap: Option<&'static str> },
+    /// sends its next write to a name like that, or when it is answered.
+    Sleep { node: usize, lasts: i64, still: bool, trap: Option<Trap> },
     /// Its wall clock is set, and drifts from there.
     Clock { node: usize, offset: i64, drift: i64, sound: bool },
     /// The store answers nothing for this long.
@@ -223,7 +232,13 @@ impl Plan {
             }
         };
         add("crash", 20, &mut |dice| Event::Crash(node, dice.random_range(SECOND / 10..20 * SECOND)));
-        let trap = |dice: &mut StdRng| *[None, Some("/meta/"), Some(".txn-decisions/m/")].choose(dice).unwrap_or(&None);
+        let traps = [
+            None,
+            Some(Trap::Writes("/meta/")),
+            Some(Trap::Writes(".txn-decisions/m/")),
+            Some(Trap::Reads(".txn-decisions/m/")),
+        ];
+        let trap = |dice: &mut StdRng| *traps.choose(dice).unwrap_or(&None);
         add("pause", 30, &mut |dice| {
             // Now and then over the gap, with an operation in hand.
             let longest = if dice.random_range(0..4) == 0 { 600 } else { 20 };

@@ -271,7 +271,7 @@ impl Run {
                 self.plan_for(now + down, Todo::Boot(machine));
             }
             Event::Sleep { node, lasts, still, trap: None } => self.world.put_to_sleep(node, lasts, still),
-            Event::Sleep { node, lasts, still, trap: Some(name) } => self.world.set_trap(node, name, lasts, still),
+            Event::Sleep { node, lasts, still, trap: Some(trap) } => self.world.set_trap(node, trap, lasts, still),
             Event::Clock { node, offset, drift, sound } => self.world.set_clock(node, offset, drift, sound),
             Event::Outage(lasts) => {
                 for op in [Op::Put, Op::Get, Op::List, Op::Delete] {
@@ -289,7 +289,7 @@ impl Run {
         }
         self.world.note(format_args!("no more faults"));
         self.store.faults().clear();
-        self.world.stop_stalls();
+        self.world.run_smoothly();
         self.agenda.retain(|_, todo| matches!(todo, Todo::Boot(_)));
         for machine in 1..=self.plan.nodes {
             self.world.set_clock(machine, 0, 0, true);

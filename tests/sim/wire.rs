@@ -118,9 +118,12 @@ impl ObjectStore for Wire {
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let (store, path) = (self.store.clone(), location.clone());
+        let (world, machine) = (self.world.clone(), self.machine);
         let what = format!("get {location}");
         let found = self.send(what, async move {
-            let found = store.get_opts(&path, options).await?;
+            let found = store.get_opts(&path, options).await;
+            world.answers(machine, path.as_ref());
+            let found = found?;
             let (meta, range, attributes) = (found.meta.clone(), found.range.clone(), found.attributes.clone());
             Ok((meta, range, attributes, found.bytes().await?))
         });

@@ -1,5 +1,6 @@
 //! True time, and what each machine makes of it. Nothing here waits: time is moved to the next thing that is due.
 
+use crate::plan::Trap;
 use async_trait::async_trait;
 use leasehold::{
     Clock,
@@ -44,8 +45,8 @@ struct Machine {
     stopped_at: i64,
     /// Until when it is not run, and none of its timers fires.
     asleep_until: Option<i64>,
-    /// It falls asleep, for so long, as it sends its next write to a name like this.
-    trap: Option<(&'static str, i64, bool)>,
+    /// What it falls asleep at, and for how long.
+    trap: Option<(Trap, i64, bool)>,
     dirty: bool,
     /// By its monotonic clock.
     timers: BTreeMap<(i64, u64), Waker>,
@@ -159,8 +160,10 @@ impl World {
     }
 
     /// From now on every machine runs as it should.
-    pub fn stop_stalls(&self) {
-        self.lock().stalls = Stalls::default();
+    pub fn run_smoothly(&self) {
+        let mut state = self.lock();
+        state.stalls = Stalls::default();
+        state.machines.iter_mut().for_each(|machine| machine.trap = None);
     }
 
     pub fn stalled(&self) -> u64 {
@@ -233,21 +236,29 @@ impl World {
         machine.still_since = still.then_some(now);
     }
 
-    /// The machine will be put to sleep just as it sends a write to a name that contains this: the write is then in
-    /// its hands, and leaves when it wakes.
-    pub fn set_trap(&self, machine: usize, name: &'static str, lasts: i64, still: bool) {
-        self.lock().machines[machine].trap = Some((name, lasts, still));
+    /// The machine will be put to sleep just as it does this.
+    pub fn set_trap(&self, machine: usize, trap: Trap, lasts: i64, still: bool) {
+        self.lock().machines[machine].trap = Some((trap, lasts, still));
     }
 
     /// Tells of a write, which may be the one that a trap waits for.
     pub fn sends(&self, machine: usize, name: &str) {
+        self.spring(machine, |trap| matches!(trap, Trap::Writes(wanted) if name.contains(wanted)));
+    }
+
+    /// The same of a read, which the store has just answered.
+    pub fn answers(&self, machine: usize, name: &str) {
+        self.spring(machine, |trap| matches!(trap, Trap::Reads(wanted) if name.contains(wanted)));
+    }
+
+    fn spring(&self, machine: usize, is_it: impl Fn(Trap) -> bool) {
         let trap = {
             let mut state = self.lock();
             let trap = &mut state.machines[machine].trap;
-            if trap.is_some_and(|(wanted, ..)| name.contains(wanted)) { trap.take() } else { None }
+            if trap.is_some_and(|(trap, ..)| is_it(trap)) { trap.take() } else { None }
         };
-        if let Some((_, lasts, still)) = trap {
-            self.note(format_args!("machine {machine} falls asleep for {} ms as it sends", lasts / 1000));
+        if let Some((trap, lasts, still)) = trap {
+            self.note(format_args!("machine {machine} falls asleep for {} ms at {trap:?}", lasts / 1000));
             self.put_to_sleep(machine, lasts, still);
         }
     }

@@ -8,7 +8,7 @@ use super::{
     wait::Waiter,
 };
 use crate::{
-    ErrorKind, LeaseId, Ttl,
+    ErrorKind, LeaseId,
     store::{
         LONGEST_WRITE,
         cas::{Cas, Outcome, Stamp},
@@ -175,34 +175,25 @@ impl Engine {
         };
         let carried = core.record().and_then(|record| record.lease.as_ref()).map(|lease| (lease.id, lease.ttl));
         let mut flight = Flight::new(&self, &cell, core, Intent::Nothing);
-        match (intent, carried, landed) {
-            (Intent::Grant { id, keep: false }, Some((there, _)), _) if there == id => {
-                flight.intent = Intent::Release(id);
-                if let Err(error) = self.release_held(flight, id).await {
-                    tracing::warn!(key = %cell.slot.key, %error, "a lease that nobody wants could not be released: it will expire");
-                }
-            }
-            (Intent::Release(id), Some((there, _)), _) if there == id => {
-                flight.intent = Intent::Release(id);
-                if let Err(error) = self.release_held(flight, id).await {
-                    tracing::warn!(key = %cell.slot.key, %error, "a release could not be finished: the lease will expire");
-                }
-            }
+        let unwanted = match (intent, carried, landed) {
+            (Intent::Grant { id, keep: false } | Intent::Release(id), Some((there, _)), _) if there == id => Some(id),
             (Intent::HandOver { waiter: Some(waiter), .. }, Some((there, ttl)), Some(now)) if there == waiter.id => {
                 self.deliver(&mut flight, waiter, now, ttl);
+                None
             }
             // Also a lease of the waiter's that somebody has asked for again by its request id, and so changed: which
             // attempt it came from is not known, and with it how long it may be believed in. Its own look will tell.
             (Intent::HandOver { from, waiter }, carried, _) => {
                 waiter.into_iter().for_each(|waiter| cell.queue.push_front(waiter));
-                if carried.is_some_and(|(there, _): (LeaseId, Ttl)| there == from) {
-                    flight.intent = Intent::Release(from);
-                    if let Err(error) = self.release_held(flight, from).await {
-                        tracing::warn!(key = %cell.slot.key, %error, "a release could not be finished: the lease will expire");
-                    }
-                }
+                carried.map(|(there, _)| there).filter(|there| *there == from)
             }
-            _ => {}
+            _ => None,
+        };
+        if let Some(id) = unwanted {
+            flight.intent = Intent::Release(id);
+            if let Err(error) = self.release_held(flight, id).await {
+                tracing::warn!(key = %cell.slot.key, %error, "a lease that nobody wants could not be released: it will expire");
+            }
         }
         // Whoever waits may have been waiting for what turned out not to be there.
         cell.queue.wake();

@@ -7,7 +7,7 @@ use crate::{
     output::{self, Format},
     signals::Signals,
     target::{Asked, Embedded, Target, Wanted},
-    view::{self, Holder},
+    view::{self, Holder, printable},
 };
 use clap::Args;
 use futures_util::StreamExt;
@@ -196,7 +196,7 @@ impl Release {
         let mut rows = vec![("released", self.key.to_string())];
         rows.push((
             "taken_from",
-            taken_from.as_ref().map_or_else(|| "not known".to_owned(), |holder| holder.owner.clone()),
+            taken_from.as_ref().map_or_else(|| "not known".to_owned(), |holder| printable(&holder.owner)),
         ));
         rows.push(("fence", format!("{}: refuse lower ones", forced.fence)));
         rows.push(("reason", reason.to_owned()));

@@ -34,6 +34,14 @@ mod unix {
         }
     }
 
+    /// Whether whoever started us has switched a signal off; where that cannot be found out, it is not.
+    fn is_ignored(number: Number) -> bool {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+        ignored & (1 << (number.as_raw() - 1)) != 0
+    }
+
     /// Listening, from when it was made: no signal ends the program any more.
     #[derive(Debug)]
     pub(crate) struct Signals(Vec<(Number, Stream)>);
@@ -41,7 +49,9 @@ mod unix {
     impl Signals {
         pub(crate) fn new() -> Result<Self, Failure> {
             let listen = |number: Number| Ok((number, signal(SignalKind::from_raw(number.as_raw()))?));
-            let streams: std::io::Result<_> = PASSED_ON.into_iter().map(listen).collect();
+            // Whoever was started to survive the terminal's end (`nohup`) does.
+            let wanted = PASSED_ON.into_iter().filter(|number| *number != Number::HUP || !is_ignored(*number));
+            let streams: std::io::Result<_> = wanted.map(listen).collect();
             Ok(Self(streams.map_err(|error| Failure::failed(format!("signals cannot be received: {error}")))?))
         }
 

@@ -127,7 +127,7 @@ impl From<&wire::HeldBy> for Holder {
 impl Holder {
     /// `alice@laptop until 2026-… (in 20s)`.
     pub(crate) fn who(&self) -> String {
-        let owner = if self.owner.is_empty() { "somebody without a name" } else { &self.owner };
+        let owner = if self.owner.is_empty() { "somebody without a name".to_owned() } else { printable(&self.owner) };
         format!("{owner} until {}", relative(self.ends, now()))
     }
 }
@@ -181,7 +181,7 @@ impl Status {
     pub(crate) fn rows(&self) -> Vec<(&'static str, String)> {
         let mut rows = vec![("key", self.shown.clone()), ("state", self.state.to_owned())];
         if let Some(holder) = &self.holder {
-            rows.push(("owner", holder.owner.clone()));
+            rows.push(("owner", printable(&holder.owner)));
             rows.push(("lease_id", holder.lease_id.clone()));
             rows.push(("granted_at", relative(holder.began, now())));
             rows.push(("expires_at", relative(holder.ends, now())));
@@ -201,7 +201,7 @@ impl Status {
         [
             self.shown.clone(),
             self.state.to_owned(),
-            holder.map_or_else(String::new, |holder| holder.owner.clone()),
+            holder.map_or_else(String::new, |holder| printable(&holder.owner)),
             self.last_fence.map_or_else(String::new, |fence| fence.to_string()),
             holder.map_or_else(String::new, |holder| relative(holder.ends, now())),
         ]

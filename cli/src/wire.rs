@@ -210,8 +210,11 @@ pub(crate) struct Lease {
     pub(crate) ttl_ms: u64,
     /// When it ends, by the clock of the service.
     pub(crate) expires_ms: i64,
-    /// How long it lasts from now on. Count it from before the request was sent.
+    /// How long it lasts from when this is answered. Count it from before the request was sent, plus `waited_ms`.
     pub(crate) expires_in_ms: u64,
+    /// How long the request was with the service, which may have waited for the key.
+    #[serde(default)]
+    pub(crate) waited_ms: u64,
 }
 
 /// Who holds a key.
@@ -438,7 +441,8 @@ fn ms(at: Timestamp) -> i64 {
 }
 
 impl Lease {
-    pub(crate) fn of(grant: &Grant) -> Self {
+    /// `waited` is how long the request was here.
+    pub(crate) fn of(grant: &Grant, waited: Duration) -> Self {
         let KeyJson { key, key_b64 } = grant.key().clone().into();
         Self {
             namespace: grant.namespace().to_string(),
@@ -450,7 +454,15 @@ impl Lease {
             ttl_ms: millis(grant.ttl()),
             expires_ms: ms(grant.expires_at()),
             expires_in_ms: millis(grant.time_left()),
+            waited_ms: millis(waited),
         }
+    }
+}
+
+impl Lease {
+    /// How long it may be believed in by who sent the request: it arrived after that, and was answered `waited_ms` later.
+    pub(crate) fn lasts(&self) -> Duration {
+        Duration::from_millis(self.waited_ms.saturating_add(self.expires_in_ms))
     }
 }
 

@@ -161,8 +161,8 @@ impl<'a> Seat<'a> {
     }
 
     /// What it was granted just now, if that is of any use.
-    fn handed_over(&mut self) -> Option<Grant> {
-        let grant = self.grant.try_recv().ok()?;
+    fn handed_over(&mut self, received: Option<Grant>) -> Option<Grant> {
+        let grant = received.or_else(|| self.grant.try_recv().ok())?;
         if grant.is_valid() {
             return Some(grant);
         }
@@ -176,6 +176,11 @@ impl<'a> Seat<'a> {
     fn by_others(&self, held: Held) -> Held {
         let own = |id: LeaseId| self.tried.has(id) && !planted(Planted::ToldOfOwnLease);
         Held { by: held.by.filter(|by| !own(by.lease_id)), ..held }
+    }
+
+    /// False while a release has it in hand.
+    fn is_in_line(&self) -> bool {
+        self.cell.queue.lock().line.iter().any(|waiter| waiter.seat == self.seat)
     }
 
     /// Whether it is for this one to look after the key. Nobody is ahead, or whoever is has gone.
@@ -285,8 +290,19 @@ impl Engine {
                     Some(last) => last,
                     None => self.seen_held(cell).await,
                 };
+                // A release may have taken it out of the line, and its write be under way: whoever is told now that it waited
+                // in vain would have a lease, and with a request id nobody would free that.
+                let mut grant = None;
+                if !seat.is_in_line() {
+                    tokio::select! {
+                        biased;
+                        handed_over = &mut seat.grant => grant = handed_over.ok(),
+                        () = seat.wake.notified() => {}
+                        () = clock.sleep(self.patience()) => {}
+                    }
+                }
                 // It may have been handed over while we found out: then what was found is our own lease.
-                return match seat.handed_over() {
+                return match seat.handed_over(grant) {
                     Some(grant) => Ok(Acquired::Granted(grant)),
                     None => held.map(|held| Acquired::Held(seat.by_others(held))),
                 };

@@ -489,3 +489,41 @@ async fn a_release_that_is_dropped_before_it_wrote_gives_the_waiter_its_place_ba
     assert!(first.is_finished() && !second.is_finished(), "out of turn");
     second.abort();
 }
+
+#[tokio::test]
+async fn a_waiter_whose_time_is_up_while_the_lease_is_on_its_way_to_it_gets_it() {
+    for asked in [request(), request().request_id("job-7").unwrap()] {
+        let memory = Memory::new();
+        let leases = memory.process(1).await;
+        let mine = acquire(&leases).await;
+        let waiting = wait(&leases, asked, 2 * SECOND);
+        memory.pass(SECOND).await;
+        memory.store.faults().script(Rule::once(Op::Put, Fault::Slow(2 * SECOND)).on("meta/a"));
+        let releasing = tokio::spawn({
+            let leases = leases.clone();
+            async move { leases.release(&mine).await }
+        });
+        memory.pass(3 * SECOND).await;
+        releasing.await.unwrap().unwrap();
+        assert!(waiting.is_finished());
+        let theirs = granted(waiting.await.unwrap());
+        assert_eq!(leases.peek(&key("a")).await.unwrap().holder.unwrap().lease_id, theirs.lease_id());
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_whose_time_is_up_while_a_release_does_not_come_to_an_end_hears_so() {
+    let memory = Memory::new();
+    let leases = memory.process(1).await;
+    let mine = acquire(&leases).await;
+    let waiting = wait(&leases, request(), 2 * SECOND);
+    memory.pass(SECOND).await;
+    memory.store.faults().script(Rule::always(Op::Put, Fault::Refuse(Answer::Hang)).on("meta/a"));
+    let _releasing = tokio::spawn({
+        let leases = leases.clone();
+        async move { leases.release(&mine).await }
+    });
+    memory.pass(40 * SECOND).await;
+    assert!(waiting.is_finished());
+    assert!(!matches!(waiting.await.unwrap(), Ok(Acquired::Granted(_))));
+}

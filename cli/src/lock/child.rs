@@ -30,6 +30,9 @@ pub(crate) struct Child {
     group: bool,
     #[cfg(unix)]
     pid: Option<rustix::process::Pid>,
+    /// Whether it was passed a signal: what it has started was as well, and may take longer to end.
+    #[cfg(unix)]
+    told: bool,
 }
 
 impl Child {
@@ -62,13 +65,20 @@ impl Child {
             pid: child.id().and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?)),
             #[cfg(unix)]
             group,
+            #[cfg(unix)]
+            told: false,
             child,
         })
     }
 
-    /// Waits for its end: its exit code, or as a shell reports the signal that ended it.
+    /// Waits for its end: its exit code, or as a shell reports the signal that ended it. Once a signal was passed on, also
+    /// for the end of all that it has started: that may be at work still, to leave things in order.
     pub(crate) async fn ended(&mut self) -> Result<u8, Failure> {
         let status = self.child.wait().await;
+        #[cfg(unix)]
+        while self.told && self.is_left() {
+            SystemClock::new().sleep(LOOK).await;
+        }
         status
             .map(code)
             .map_err(|error| Failure::new(OWN_FAILURE, format!("the command cannot be waited for: {error}")))
@@ -78,6 +88,7 @@ impl Child {
     pub(crate) fn pass_on(&mut self, signal: Signal) {
         // In a group of its own it has heard nothing yet.
         if self.group || !signal.came_from_the_terminal() {
+            self.told = true;
             self.kill(signal.0);
         }
     }

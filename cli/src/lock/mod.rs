@@ -20,6 +20,9 @@ use std::{ffi::OsString, time::Duration};
 /// How long to wait before standing for election again when the store fails.
 const AGAIN: Duration = Duration::from_secs(2);
 
+/// How long to try to give back what was lost: it may still be there, but it ends by itself.
+const GIVING_BACK: Duration = Duration::from_secs(5);
+
 #[derive(Debug, Args)]
 pub(crate) struct Lock {
     /// What to lock: any text
@@ -75,7 +78,10 @@ impl Lock {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
         let wanted = self.run.wanted(config);
         let mut signals = Signals::new().map_err(own)?;
-        let opened = Target::open(config).await.map_err(own)?;
+        let opened = match open(config, &mut signals).await? {
+            Ok(opened) => opened,
+            Err(signal) => return Ok(signal.exit_code()),
+        };
         match ask(&opened, &self.key, &wanted, self.wait.unwrap_or_default(), &mut signals).await.map_err(own)? {
             Asked::Told(signal) => Ok(signal.exit_code()),
             Asked::Held(holder, again) => {
@@ -94,7 +100,10 @@ impl Elect {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
         let wanted = self.run.wanted(config);
         let mut signals = Signals::new().map_err(own)?;
-        let opened = Target::open(config).await.map_err(own)?;
+        let opened = match open(config, &mut signals).await? {
+            Ok(opened) => opened,
+            Err(signal) => return Ok(signal.exit_code()),
+        };
         loop {
             match ask(&opened, &self.name, &wanted, duration::FOREVER, &mut signals).await {
                 Ok(Asked::Told(signal)) => return Ok(signal.exit_code()),
@@ -119,6 +128,15 @@ impl Elect {
                 Err(failure) => return Err(own(failure)),
             }
         }
+    }
+}
+
+/// Opens the store, unless somebody wants to go before it answers.
+async fn open(config: &Config, signals: &mut Signals) -> Result<Result<Target, Signal>, Failure> {
+    tokio::select! {
+        biased;
+        opened = Target::open(config) => opened.map(Ok).map_err(own),
+        signal = signals.next() => Ok(Err(signal)),
     }
 }
 
@@ -165,7 +183,7 @@ impl Run {
         let mut child = match Child::start(&self.command, &guard, key, config) {
             Ok(child) => child,
             Err(failure) => {
-                release(guard, key).await;
+                release(guard, key, Duration::MAX, signals).await;
                 return Err(failure);
             }
         };
@@ -187,7 +205,8 @@ impl Run {
                 signal = signals.next() => child.pass_on(signal),
             }
         };
-        release(guard, key).await;
+        let limit = if let Ended::Lost(_) = ended { GIVING_BACK } else { Duration::MAX };
+        release(guard, key, limit, signals).await;
         Ok(ended)
     }
 }
@@ -199,8 +218,16 @@ fn lost(key: &Key, taken_by: Option<&Holder>) -> String {
     }
 }
 
-async fn release(guard: Guard, key: &Key) {
-    if let Err(error) = guard.release().await {
-        output::say(format_args!("warning: {key} could not be released and will expire by itself: {error}"));
+/// Gives the lease back, for as long as nobody wants to go.
+async fn release(guard: Guard, key: &Key, limit: Duration, signals: &mut Signals) {
+    let clock = SystemClock::new();
+    let failed = tokio::select! {
+        biased;
+        released = guard.release() => released.err().map(|error| error.to_string()),
+        _ = signals.next() => Some("told to go".to_owned()),
+        () = clock.sleep(limit) => Some("no answer came in time".to_owned()),
+    };
+    if let Some(why) = failed {
+        output::say(format_args!("warning: {key} could not be released and will expire by itself: {why}"));
     }
 }

@@ -37,7 +37,7 @@ struct State {
 
 impl RemoteGuard {
     pub(crate) fn new(remote: Remote, key: Key, lease: &wire::Lease, sent: Moment) -> Self {
-        let deadline = sent.plus(Duration::from_millis(lease.expires_in_ms));
+        let deadline = sent.plus(lease.lasts());
         let tended = Arc::new(Tended {
             remote,
             key,
@@ -87,7 +87,8 @@ impl Tended {
     }
 
     async fn keep(self: Arc<Self>) {
-        let mut pause = self.ttl / 3;
+        // The answer may have been long under way.
+        let mut pause = (self.ttl / 3).min(self.left() / 2);
         loop {
             self.clock.sleep(pause.min(self.left())).await;
             if self.left().is_zero() {
@@ -97,7 +98,7 @@ impl Tended {
             let within = self.left().min(self.ttl / 3);
             match self.remote.renew(&self.key, &self.lease_id, None, Some(within)).await {
                 Ok(lease) => {
-                    let deadline = sent.plus(Duration::from_millis(lease.expires_in_ms));
+                    let deadline = sent.plus(lease.lasts());
                     self.state.lock().unwrap_or_else(PoisonError::into_inner).deadline = deadline;
                     pause = self.ttl / 3;
                 }

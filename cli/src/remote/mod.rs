@@ -9,6 +9,7 @@ use crate::{
     config::Config,
     exit::{FAILED, Failure, HELD, LOST, TIMED_OUT, UNAVAILABLE, USAGE},
     target::Wanted,
+    view::printable,
     wire::{self, Problem, millis},
 };
 use leasehold::{
@@ -75,7 +76,8 @@ impl From<Refused> for Failure {
                     "unauthorized" => "; set LEASEHOLD_TOKEN, or LEASEHOLD_TOKEN_FILE",
                     _ => "",
                 };
-                Self::new(code, format!("{}{hint}", problem.detail))
+                // It may quote what somebody else has written.
+                Self::new(code, format!("{}{hint}", printable(&problem.detail)))
             }
         }
     }
@@ -163,15 +165,28 @@ impl Remote {
 
     /// Asks until there is an answer, a few times.
     async fn ask<T: DeserializeOwned>(&self, request: RequestBuilder, within: Duration) -> Result<T, Refused> {
+        self.ask_when(request, within).await.map(|(answer, _)| answer)
+    }
+
+    /// The same, with when the request was sent that was answered.
+    async fn ask_when<T: DeserializeOwned>(
+        &self,
+        request: RequestBuilder,
+        within: Duration,
+    ) -> Result<(T, Moment), Refused> {
         let mut tries = 0;
         loop {
-            let Some(again) = request.try_clone() else { return self.send(request, within).await };
-            match self.send(again, within).await {
+            let sent = self.clock.monotonic();
+            let answer = match request.try_clone() {
+                Some(again) => self.send(again, within).await,
+                None => return self.send(request, within).await.map(|answer| (answer, sent)),
+            };
+            match answer {
                 Err(refused) if refused.is_retryable() && tries < RETRIES => {
                     self.clock.sleep(Duration::from_millis(100) * 2u32.pow(tries)).await;
                     tries += 1;
                 }
-                answer => return answer,
+                answer => return answer.map(|answer| (answer, sent)),
             }
         }
     }
@@ -190,8 +205,7 @@ impl Remote {
         }
         let until = self.clock.monotonic().plus(wait);
         loop {
-            let sent = self.clock.monotonic();
-            let slice = until.since(sent).min(SLICE);
+            let slice = until.since(self.clock.monotonic()).min(SLICE);
             let body = wire::Acquire {
                 namespace: Some(self.namespace.to_string()),
                 key: key.clone(),
@@ -202,7 +216,7 @@ impl Remote {
                 note: wanted.note.clone(),
             };
             let request = self.post("/v1/acquire", &body).header(wire::IDEMPOTENCY_KEY, &id);
-            match self.ask(request, slice + ANSWER).await {
+            match self.ask_when(request, slice + ANSWER).await {
                 // The service may have waited for less than it was asked to.
                 Err(refused) if matches!(refused.code(), "held" | "timed_out") && self.clock.monotonic() < until => {}
                 answer => {
@@ -210,7 +224,7 @@ impl Remote {
                     if !matches!(answer, Err(Refused::Silent(_))) {
                         self.note(None);
                     }
-                    return answer.map(|lease| (lease, sent));
+                    return answer;
                 }
             }
         }

@@ -14,6 +14,9 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(5);
 
+/// How long nothing may arrive: the service says every 15 s that it is alive.
+const SILENCE: Duration = Duration::from_secs(45);
+
 struct Watch {
     remote: Remote,
     key: Key,
@@ -61,14 +64,27 @@ impl Watch {
                         self.told = Some(status);
                         return Ok(Ok(shown));
                     }
-                    Err(problem) => return Ok(Err(Refused::Problem(Box::new(problem)).into())),
+                    Err(problem) => {
+                        let refused = Refused::Problem(Box::new(problem));
+                        // What no waiting mends would be told again and again.
+                        return if refused.is_retryable() { Ok(Err(refused.into())) } else { Err(refused.into()) };
+                    }
                 }
                 continue;
             }
             let arrived = match &mut self.chunks {
-                Some(chunks) => chunks.next().await,
+                Some(chunks) => tokio::select! {
+                    biased;
+                    arrived = chunks.next() => arrived,
+                    () = self.remote.clock.sleep(SILENCE) => None,
+                },
                 None => {
-                    match connect(&self.remote, &self.key).await {
+                    let connected = tokio::select! {
+                        biased;
+                        connected = connect(&self.remote, &self.key) => connected,
+                        () = self.remote.clock.sleep(SILENCE) => Err(Refused::Silent(format!("{} did not answer", self.remote.base))),
+                    };
+                    match connected {
                         Ok(chunks) => {
                             (self.chunks, self.pause, self.failing) = (Some(chunks), FIRST, false);
                             self.buffer.clear();
@@ -88,7 +104,10 @@ impl Watch {
             };
             match arrived {
                 Some(Ok(bytes)) => self.buffer.extend(bytes),
-                Some(Err(_)) | None => self.chunks = None,
+                Some(Err(_)) | None => {
+                    self.chunks = None;
+                    self.remote.clock.sleep(FIRST).await;
+                }
             }
         }
     }

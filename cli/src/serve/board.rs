@@ -250,7 +250,7 @@ pub(super) fn name(namespace: &Namespace, key: &Key) -> Name {
 }
 
 fn held(grant: &Grant, now: i64, note: Option<&str>) -> HeldBy {
-    let Lease { lease_id, owner, fence, expires_ms, ttl_ms, .. } = Lease::of(grant);
+    let Lease { lease_id, owner, fence, expires_ms, ttl_ms, .. } = Lease::of(grant, Duration::ZERO);
     HeldBy { lease_id, owner, fence, granted_ms: now, expires_ms, ttl_ms, note: note.map(ToOwned::to_owned) }
 }
 

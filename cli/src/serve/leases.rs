@@ -72,6 +72,7 @@ struct Wanted {
 }
 
 async fn grant(app: App, headers: &HeaderMap, wanted: Wanted) -> Result<Response, Problem> {
+    let came = app.clock.monotonic();
     let leases = app.store.leases(wire::namespace(wanted.namespace.as_deref())?)?;
     let mut request = Request::new(wanted.ttl)?.owner(wanted.owner)?;
     if let Some(note) = &wanted.note {
@@ -101,7 +102,9 @@ async fn grant(app: App, headers: &HeaderMap, wanted: Wanted) -> Result<Response
         Acquired::Held(held) => Err(Problem::held(&held, !wanted.wait.is_zero())),
         Acquired::Granted(grant) => {
             app.board.granted(app.clock.wall(), &grant, wanted.note.as_deref());
-            let body = serde_json::to_vec(&Lease::of(&grant)).unwrap_or_default();
+            // First how long it was here: what passes between the two makes the lease seem shorter.
+            let waited = app.clock.monotonic().since(came);
+            let body = serde_json::to_vec(&Lease::of(&grant, waited)).unwrap_or_default();
             let owed = id.is_none().then(|| Owed { app, leases, grant: Some(grant) });
             Ok(hand_over(body.into(), owed))
         }
@@ -146,6 +149,7 @@ fn hand_over(body: Bytes, owed: Option<Owed>) -> Response {
 #[utoipa::path(post, path = "/v1/renew", tag = "leases", request_body = Renew,
     responses((status = 200, body = Lease, description = "It is still yours")))]
 pub(super) async fn renew(State(app): State<App>, Body(body): Body<Renew>) -> Result<Json<Lease>, Problem> {
+    let came = app.clock.monotonic();
     let namespace = wire::namespace(body.namespace.as_deref())?;
     let key = wire::key(body.key, body.key_b64)?;
     let name = board::name(&namespace, &key);
@@ -153,7 +157,8 @@ pub(super) async fn renew(State(app): State<App>, Body(body): Body<Renew>) -> Re
     match app.store.leases(namespace)?.renew_by_id(&key, wire::lease_id(&body.lease_id)?, ttl).await? {
         Renewed::Renewed(grant) => {
             app.board.renewed(app.clock.wall(), &grant);
-            Ok(Json(Lease::of(&grant)))
+            let waited = app.clock.monotonic().since(came);
+            Ok(Json(Lease::of(&grant, waited)))
         }
         Renewed::Lost(loss) => {
             let problem = Problem::lost(&loss);

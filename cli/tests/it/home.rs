@@ -31,11 +31,24 @@ impl Home {
 
     /// The program, with nothing of the machine's own environment but where programs are.
     pub(crate) fn leasehold(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(PROGRAM);
+        let mut command = self.at_home(PROGRAM);
+        command.args(arguments);
+        command
+    }
+
+    /// A shell that finds the program.
+    pub(crate) fn shell(&self, script: &str) -> Command {
+        let mut command = self.at_home("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    fn at_home(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
         let path = std::env::var("PATH").unwrap_or_default();
         let folder = PathBuf::from(PROGRAM).parent().unwrap().display().to_string();
         command.env_clear().env("HOME", self.0.path()).env("PATH", format!("{folder}:{path}")).env("USER", "alice");
-        command.current_dir(self.0.path()).args(arguments).stdin(Stdio::null());
+        command.current_dir(self.0.path()).stdin(Stdio::null());
         command
     }
 

@@ -134,6 +134,34 @@ fn a_command_that_takes_its_time_to_end_keeps_the_lock_until_then() {
 }
 
 #[test]
+fn what_a_command_has_started_and_tells_to_end_keeps_the_lock_until_then_as_well() {
+    let home = Home::new();
+    // The command itself ends at once; a child of it does not.
+    let slow = "trap 'echo told > told; while [ ! -e go ]; do sleep 0.02; done; exit' TERM; echo up > up; while :; do sleep 0.02; done";
+    fs::write(home.path("slow"), slow).unwrap();
+    let lock = home.start(&["lock", "x", "--", "sh", "-c", "sh slow; :"]);
+    read(&home.path("up"));
+    signal(&lock, "TERM");
+    read(&home.path("told"));
+    assert!(!is_free(&home, "x"), "released under what the command has started");
+    fs::write(home.path("go"), "").unwrap();
+    assert_eq!(ended(lock).code, 143);
+    assert!(is_free(&home, "x"));
+}
+
+#[test]
+fn whoever_was_started_to_survive_the_terminal_does() {
+    let home = Home::new();
+    let script = "trap '' HUP; exec leasehold lock x -- sh -c 'echo up > up; while [ ! -e go ]; do sleep 0.02; done'";
+    let lock = home.shell(script).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    read(&home.path("up"));
+    signal(&lock, "HUP");
+    fs::write(home.path("go"), "").unwrap();
+    let ran = ended(lock);
+    assert_eq!(ran.code, 0, "{ran:?}");
+}
+
+#[test]
 fn when_the_lease_is_taken_away_the_command_and_its_children_are_stopped() {
     let home = Home::new();
     let lock = home.start(&["lock", "x", "--ttl", "6s", "--", "sh", "-c", NOTES_ITS_PIDS]);

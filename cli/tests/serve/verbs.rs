@@ -10,12 +10,18 @@ use std::{
 
 const TOKEN: &str = "a-token-for-the-verbs-0123456789";
 
+/// What programs read.
 fn program(service: &Service, arguments: &[&str]) -> Command {
+    shown(service, &[&["-o", "json"], arguments].concat())
+}
+
+/// What people see.
+fn shown(service: &Service, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
     // Where a store would be made, if the service were not asked.
     command.env("XDG_DATA_HOME", "/nowhere/at/all").env("LEASEHOLD_CONFIG", "/dev/null").env_remove("LEASEHOLD_STORE");
     command.env("LEASEHOLD_TOKEN", service.token.as_deref().unwrap_or_default());
-    command.args(["--server", &service.base, "-o", "json"]).args(arguments).stdin(Stdio::null());
+    command.args(["--server", &service.base]).args(arguments).stdin(Stdio::null());
     command
 }
 
@@ -157,4 +163,38 @@ async fn a_watch_goes_on_when_the_service_comes_back() {
     assert!(line().contains("\"second\""));
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// The lease counts from when it was granted, and not from when somebody began to wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_was_waited_for_longer_than_it_lasts_is_good() {
+    let service = Service::start(&[]);
+    let body = serde_json::json!({"key": "job", "owner": "first", "ttl_ms": 3000});
+    service.post("/v1/acquire", body).await.granted();
+    let ran = program(&service, &["lock", "job", "--ttl", "2s", "--wait", "1m", "--", "true"]).output().unwrap();
+    assert_eq!(ran.status.code(), Some(0), "{}", String::from_utf8_lossy(&ran.stderr));
+    let waited = service.post("/v1/acquire", serde_json::json!({"key": "job", "owner": "second"})).await.granted();
+    assert!(waited.body["waited_ms"].as_u64().unwrap() < 3000, "{waited:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watching_what_cannot_be_read_ends_with_what_is_wrong() {
+    let store = tempfile::tempdir().unwrap();
+    let service = Service::start_on(store.path(), &[]);
+    service.acquire("job", "me").await.granted();
+    std::fs::write(store.path().join("default/meta/job.pb"), "not a record").unwrap();
+    let ran = program(&service, &["watch", "job", "--until-free"]).output().unwrap();
+    assert_eq!(ran.status.code(), Some(1), "{}", String::from_utf8_lossy(&ran.stderr));
+}
+
+/// What others call themselves must not reach a terminal as it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_name_of_an_owner_cannot_forge_what_is_shown() {
+    let service = Service::start(&[]);
+    service.acquire("job", "x\n\u{1b}[2Kbackup  free").await.granted();
+    for arguments in [&["get", "job"][..], &["list"], &["acquire", "job"], &["lock", "job", "--", "true"]] {
+        let Output { stdout, stderr, .. } = shown(&service, arguments).output().unwrap();
+        let said = [stdout, stderr].concat();
+        assert!(!said.contains(&0x1b), "{arguments:?}: {}", String::from_utf8_lossy(&said));
+    }
 }

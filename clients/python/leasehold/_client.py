@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from http.client import HTTPException
 from typing import Any, Literal, Optional, Union
 
-from ._lease import Lease
+from ._lease import Lease, now
 
 Key = Union[str, bytes]
 Json = dict[str, Any]
@@ -128,16 +128,15 @@ class Client:
 
     def _acquire(self, path: str, key: Key, body: Json, wait: Optional[float], idempotency_key: Optional[str]) -> Lease:
         headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
-        end = None if wait is None else time.monotonic() + wait
+        end = None if wait is None else now() + wait
         while True:
-            left = _SLICE if end is None else max(0.0, min(_SLICE, end - time.monotonic()))
+            left = _SLICE if end is None else max(0.0, min(_SLICE, end - now()))
             body["wait_ms"] = round(left * 1000)
-            sent = time.monotonic()
             try:
-                answer = self._call("POST", path, body, headers, longer=left)
+                answer, sent = self._call_when("POST", path, body, headers, longer=left)
             except Held as held:
                 # The service may have waited for less than it was asked to.
-                if end is not None and time.monotonic() >= end:
+                if end is not None and now() >= end:
                     if wait:
                         raise TimedOut("timed_out", held.detail, held.status, held.problem) from None
                     raise
@@ -244,13 +243,26 @@ class Client:
         within: Optional[float] = None,
     ) -> Json:
         """One request, repeated while there is no answer: every one of them is safe to repeat."""
+        return self._call_when(method, path, body, headers, longer, within)[0]
+
+    def _call_when(
+        self,
+        method: str,
+        path: str,
+        body: Optional[Json] = None,
+        headers: Optional[dict[str, str]] = None,
+        longer: float = 0.0,
+        within: Optional[float] = None,
+    ) -> tuple[Json, float]:
+        """The same, with when the request was sent that was answered."""
         timeout = self.timeout + longer if within is None else within
         retries = _RETRIES if within is None else 0
         for attempt in range(retries + 1):
+            sent = now()
             try:
                 with self._open(self._request(method, path, body, headers or {}), timeout) as answer:
                     parsed: Json = json.load(answer)
-                    return parsed
+                    return parsed, sent
             except (OSError, HTTPException, ValueError) as error:
                 failure = Unavailable("no_answer", f"{self.url} did not answer: {error}")
             except Unavailable as error:

@@ -11,6 +11,17 @@ if TYPE_CHECKING:
     from ._client import Client
 
 
+def now() -> float:
+    """Seconds that also pass while the machine is suspended, where the system counts those: others do not wait for us."""
+    boottime: Optional[int] = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boottime is None else time.clock_gettime(boottime)
+
+
+def lasts(answer: dict[str, Any]) -> float:
+    """How long a lease lasts, counted from before it was asked for: the request arrived after that."""
+    return (answer["expires_in_ms"] + answer.get("waited_ms", 0)) / 1000
+
+
 class Lease:
     """A lease, believed in only for as long as this process's own clock says, counted from before it was asked for."""
 
@@ -22,7 +33,7 @@ class Lease:
         self.fence: int = answer["fence"]
         self.owner: str = answer["owner"]
         self.ttl: float = answer["ttl_ms"] / 1000
-        self._deadline = sent + answer["expires_in_ms"] / 1000
+        self._deadline = sent + lasts(answer)
         self._lost = threading.Event()
         self._closed = threading.Event()
         self._keeper: Optional[threading.Thread] = None
@@ -33,11 +44,11 @@ class Lease:
 
     def is_valid(self) -> bool:
         """Whether this process may still believe in it. Looks at the clock, not at the network."""
-        return not self._lost.is_set() and not self._closed.is_set() and time.monotonic() < self._deadline
+        return not self._lost.is_set() and not self._closed.is_set() and now() < self._deadline
 
     def time_left(self) -> float:
         """For how many seconds, if it is not paused in between."""
-        return max(0.0, self._deadline - time.monotonic()) if self.is_valid() else 0.0
+        return max(0.0, self._deadline - now()) if self.is_valid() else 0.0
 
     def check(self) -> int:
         """The fence; raises `Lost` if the lease is not ours any more."""
@@ -61,13 +72,13 @@ class Lease:
         """Renews it, trying once; raises `Lost` if it is gone."""
         from ._client import Lost
 
-        sent = time.monotonic()
+        sent = now()
         try:
             answer = self._client.renew(self.key, self.lease_id, within=min(self._client.timeout, self.ttl / 3))
         except Lost:
             self._lose()
             raise
-        self._deadline = sent + answer["expires_in_ms"] / 1000
+        self._deadline = sent + lasts(answer)
 
     def release(self) -> None:
         """Gives it back. On an error it ends by itself."""
@@ -106,15 +117,18 @@ class Lease:
     def _keep(self) -> None:
         from ._client import LeaseholdError, Lost
 
-        pause = self.ttl / 3
-        while not self._closed.wait(min(pause, max(0.0, self._deadline - time.monotonic()))):
-            if time.monotonic() >= self._deadline:
+        # The answer may have been long under way. In parts: a thread's wait does not count the time of a suspended machine.
+        due = now() + min(self.ttl / 3, (self._deadline - now()) / 2)
+        while not self._closed.wait(max(0.0, min(1.0, due - now(), self._deadline - now()))):
+            if now() < min(due, self._deadline):
+                continue
+            if now() >= self._deadline:
                 return self._lose()
             try:
                 self.renew()
-                pause = self.ttl / 3
+                due = now() + self.ttl / 3
             except Lost:
                 return
             except LeaseholdError:
                 # The old deadline stands; ask again soon.
-                pause = self.ttl / 12
+                due = now() + self.ttl / 12

@@ -11,10 +11,12 @@ import time
 import unittest
 import uuid
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from leasehold import Client, Held, Lease, LeaseholdError, Lost, TimedOut, Unavailable  # noqa: E402
+from leasehold._lease import now  # noqa: E402
 
 
 def until(condition, what: str) -> None:
@@ -36,7 +38,7 @@ class ClientTest(unittest.TestCase):
         with self.client.lock(self.key, ttl=1.0) as lease:
             self.assertEqual(self.client.get(self.key)["holder"]["owner"], "one")
             granted = lease.time_left()
-            until(lambda: lease.time_left() > granted - 0.2 and lease._deadline > time.monotonic() + 0.9, "it was renewed")
+            until(lambda: lease.time_left() > granted - 0.2 and lease._deadline > now() + 0.9, "it was renewed")
             with self.assertRaises(Held):
                 self.other.acquire(self.key)
             self.assertEqual(lease.check(), lease.fence)
@@ -52,6 +54,18 @@ class ClientTest(unittest.TestCase):
         threading.Timer(0.3, first.release).start()
         with self.other.lock(self.key, wait=20) as second:
             self.assertGreater(second.fence, first.fence)
+
+    def test_a_lease_that_was_waited_for_longer_than_it_lasts_is_good(self) -> None:
+        self.client.acquire(self.key, ttl=3)
+        with self.other.lock(self.key, ttl=2, wait=30) as lease:
+            self.assertTrue(lease.is_valid())
+
+    def test_time_in_which_the_machine_is_suspended_counts(self) -> None:
+        lease = self.client.lock(self.key, ttl=30)
+        with mock.patch("leasehold._lease.now", lambda: now() + 60):
+            self.assertFalse(lease.is_valid())
+            with self.assertRaises(Lost):
+                lease.check()
 
     def test_a_lease_that_is_taken_away_is_lost_and_says_so(self) -> None:
         told = threading.Event()

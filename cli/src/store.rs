@@ -37,7 +37,8 @@ pub(crate) struct Set {
     /// The longest time to live of a lease
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     max_ttl: Option<Duration>,
-    /// You vouch for it: every process that uses the store has been stopped for max_ttl + margin
+    /// You vouch for it: every process that uses the store has been stopped for max_ttl + margin, or for the new
+    /// max_txn_age + margin if that is longer
     #[arg(long)]
     all_processes_stopped: bool,
 }
@@ -119,11 +120,13 @@ impl Set {
         no_service(config)?;
         let store = builder(config).must_exist().open().await?;
         let old = *store.agreement();
+        let stop = change.needs_a_stop_of(&old);
+        let why = if stop == old.max_ttl + old.margin { "max_ttl + margin" } else { "the new max_txn_age + margin" };
         if !self.all_processes_stopped {
             return Err(Failure::usage(format!(
                 "nothing was changed. Processes that go by different settings could both hold one lock: stop every process \
-                 that uses {store}, wait for {} (max_ttl + margin), and say so with --all-processes-stopped",
-                duration::short(old.max_ttl + old.margin)
+                 that uses {store}, wait for {} ({why}), and say so with --all-processes-stopped",
+                duration::short(stop)
             )));
         }
         let new = store.change_agreement(&change, &config.owner.value).await?;

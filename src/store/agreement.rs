@@ -139,7 +139,25 @@ impl AgreementChange {
             max_ttl: self.max_ttl.unwrap_or(old.max_ttl),
         };
         agreement.validate()?;
+        // A decision that was made late would be judged void by the new ages, and be deleted long before its time.
+        let (ends, ended) = (agreement.max_txn_age + agreement.margin, old.max_txn_age + old.margin);
+        if ends < ended {
+            return Err(Error::config(format!(
+                "max_txn_age and margin would be {ends:?} together: they may become longer than {ended:?} but not shorter, \
+                 or decisions that stand would count as made too late"
+            )));
+        }
         Ok(agreement)
+    }
+
+    /// For how long every process must have been stopped before this change. With another age for transactions, until none
+    /// of those that began before can be decided any more: one may have been decided and forgotten.
+    pub fn needs_a_stop_of(&self, old: &Agreement) -> Duration {
+        let leases = old.max_ttl + old.margin;
+        match (self.max_txn_age, self.margin) {
+            (None, None) => leases,
+            (age, margin) => leases.max(age.unwrap_or(old.max_txn_age) + margin.unwrap_or(old.margin)),
+        }
     }
 }
 

@@ -194,7 +194,10 @@ async fn diagnose(backend: &Arc<Backend>, proposed: Agreement, diagnosis: &mut D
     if usable {
         // A store that was handed in tells its time in no other way.
         let told = backend.refresh_time().await;
-        let believed = told.and_then(|()| backend.believe(&agreement, backend.clock.wall()));
+        let believed = match told {
+            Ok(()) => backend.trust_clock(&agreement).await,
+            Err(error) => Err(error),
+        };
         diagnosis.checks.push(Check { name: "clock", result: Some(believed) });
     } else {
         diagnosis.checks.push(Check { name: "clock", result: Some(backend.believe(&agreement, backend.clock.wall())) });

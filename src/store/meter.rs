@@ -217,7 +217,10 @@ pub(crate) mod http {
     use crate::clock::Timestamp;
     use async_trait::async_trait;
     use chrono::DateTime;
-    use http::{Method, StatusCode, Uri, header::DATE};
+    use http::{
+        Method, StatusCode, Uri,
+        header::{AGE, DATE},
+    };
     use object_store::{
         ClientOptions,
         client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector},
@@ -254,8 +257,12 @@ pub(crate) mod http {
             let result = self.inner.execute(request).await;
             if let Ok(response) = &result {
                 pending.answer = answer(response.status());
-                // Only the store's own word counts, not that of a credentials service.
+                // Only the store's own word counts, and as it is given: not that of a credentials service, nor of something in
+                // between that answers in its place.
+                let own = !matches!(pending.answer, AnswerKind::Throttled | AnswerKind::Failed);
                 if kind != RequestKind::Other
+                    && own
+                    && !response.headers().contains_key(AGE)
                     && let Some(date) = response.headers().get(DATE).and_then(|date| date.to_str().ok())
                     && let Ok(date) = DateTime::parse_from_rfc2822(date)
                 {

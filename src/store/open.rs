@@ -169,9 +169,10 @@ impl Store {
 
     /// Changes what all processes have agreed on, and raises the epoch.
     ///
-    /// **Every other process that uses the store must have been stopped for `max_ttl + margin`**, and be started again
-    /// afterwards: a process reads the agreement once, when it opens the store, and two processes that go by different
-    /// bounds could both believe in one lease. This store is closed with it; open it again.
+    /// **Every other process that uses the store must have been stopped** for as long as
+    /// [`needs_a_stop_of`](AgreementChange::needs_a_stop_of) says (`max_ttl + margin`, or longer with another age for
+    /// transactions), and be started again afterwards: a process reads the agreement once, when it opens the store, and two
+    /// processes that go by different bounds could both believe in one lease. This store is closed with it; open it again.
     pub async fn change_agreement(self, change: &AgreementChange, by: &str) -> Result<Agreement> {
         agreement::change(&self.backend, change, by).await
     }
@@ -193,6 +194,7 @@ impl fmt::Display for Store {
 #[must_use]
 pub struct StoreBuilder {
     source: Source,
+    declared: Declared,
     options: Vec<(String, String)>,
     environment: bool,
     pub(super) settings: Settings,
@@ -206,19 +208,36 @@ pub struct StoreBuilder {
 enum Source {
     Nothing,
     Url(String),
-    Handle {
-        store: Arc<dyn ObjectStore>,
-        bulk: Option<Arc<dyn ObjectStore>>,
-        prefix: String,
-        ordered: bool,
-        own_time: bool,
-    },
+    Handle(Arc<dyn ObjectStore>),
+}
+
+/// What is said of a store that is handed in, before or after that.
+#[derive(Debug, Default)]
+struct Declared {
+    bulk: Option<Arc<dyn ObjectStore>>,
+    prefix: Option<String>,
+    ordered: bool,
+    our_time: bool,
+}
+
+impl Declared {
+    /// What has no meaning for a store that has a URL: dropped without a word, it would make two stores of one.
+    fn first(&self) -> Option<&'static str> {
+        let named = [
+            (self.bulk.is_some(), "bulk_store"),
+            (self.prefix.is_some(), "prefix (it is part of the URL)"),
+            (self.ordered, "lists_in_order"),
+            (self.our_time, "shares_our_clock"),
+        ];
+        named.into_iter().find_map(|(said, name)| said.then_some(name))
+    }
 }
 
 impl Default for StoreBuilder {
     fn default() -> Self {
         Self {
             source: Source::Nothing,
+            declared: Declared::default(),
             options: Vec::new(),
             environment: true,
             settings: Settings::default(),
@@ -247,39 +266,31 @@ impl StoreBuilder {
     ///
     /// Its own retries should be few and its timeouts short; what it does below this library cannot be seen from here.
     pub fn object_store(mut self, store: Arc<dyn ObjectStore>) -> Self {
-        self.source = Source::Handle { store, bulk: None, prefix: String::new(), ordered: false, own_time: true };
+        self.source = Source::Handle(store);
         self
     }
 
     /// A second handle of the store that was handed in, for listing and deleting, with more patience than the first.
     pub fn bulk_store(mut self, second: Arc<dyn ObjectStore>) -> Self {
-        if let Source::Handle { bulk, .. } = &mut self.source {
-            *bulk = Some(second);
-        }
+        self.declared.bulk = Some(second);
         self
     }
 
     /// The prefix below which everything lives in a store that was handed in.
     pub fn prefix(mut self, below: impl Into<String>) -> Self {
-        if let Source::Handle { prefix, .. } = &mut self.source {
-            *prefix = below.into();
-        }
+        self.declared.prefix = Some(below.into());
         self
     }
 
     /// Declares that a store that was handed in lists in byte order of the names.
     pub fn lists_in_order(mut self) -> Self {
-        if let Source::Handle { ordered, .. } = &mut self.source {
-            *ordered = true;
-        }
+        self.declared.ordered = true;
         self
     }
 
     /// Declares that a store that was handed in goes by the same clock as this process.
     pub fn shares_our_clock(mut self) -> Self {
-        if let Source::Handle { own_time, .. } = &mut self.source {
-            *own_time = false;
-        }
+        self.declared.our_time = true;
         self
     }
 
@@ -334,7 +345,7 @@ impl StoreBuilder {
         let proposal = Agreement::propose(&self.settings)?;
         self.settings.validate()?;
         let always = self.probing == Probing::Always
-            || self.probing == Probing::WhenDue && matches!(self.source, Source::Handle { .. });
+            || self.probing == Probing::WhenDue && matches!(self.source, Source::Handle(_));
         let (probing, must_exist, settings) = (self.probing, self.must_exist, self.settings.clone());
         let (backend, place) = self.connect().await?;
         let backend = Arc::new(backend);
@@ -392,18 +403,23 @@ impl StoreBuilder {
                 return Err(Error::invalid("no store was named: give the builder a URL or an object store"));
             }
             Source::Url(url) => {
+                if let Some(name) = self.declared.first() {
+                    return Err(Error::invalid(format!("{name} is for a store that is handed in, and not for a URL")));
+                }
                 if self.must_exist {
                     folder_has_store(&url)?;
                 }
                 let timeouts = (self.settings.request_timeout, self.settings.bulk_timeout);
                 connect(&url, self.options, self.environment, timeouts, &meter, &self.clock).await?
             }
-            Source::Handle { store, bulk, prefix, ordered, own_time } => {
+            Source::Handle(store) => {
                 if let Some((key, _)) = self.options.first() {
                     return Err(Error::invalid(format!(
                         "the option {key:?} has no meaning for a store that was handed in"
                     )));
                 }
+                let Declared { bulk, prefix, ordered, our_time } = self.declared;
+                let prefix = prefix.unwrap_or_default();
                 let prefix = Path::parse(&prefix)
                     .map_err(|error| Error::invalid(format!("{prefix:?} is no prefix: {error}")).with_source(error))?;
                 let place = format!("{store}/{prefix}");
@@ -415,7 +431,7 @@ impl StoreBuilder {
                     prefix,
                     identity: place.clone(),
                     place,
-                    time: if own_time { TimeSource::Object } else { TimeSource::Clock },
+                    time: if our_time { TimeSource::Clock } else { TimeSource::Object },
                 }
             }
         };

@@ -22,7 +22,18 @@ pub(super) struct Connection {
 }
 
 /// Options that would end up in shell histories and process lists.
-const SECRETS: [&str; 7] = ["secret", "token", "password", "access_key", "account_key", "sas", "credential"];
+const SECRETS: [&str; 10] = [
+    "secret",
+    "token",
+    "password",
+    "access_key",
+    "account_key",
+    "master_key",
+    "customer_key",
+    "encryption_key",
+    "sas",
+    "credential",
+];
 
 pub(super) async fn connect(
     text: &str,
@@ -190,29 +201,40 @@ mod cloud {
         }
     }
 
-    /// Options by the name of a configuration key, with the environment below them.
-    fn parsed<K: FromStr>(
-        options: &[(String, String)],
-        environment: Option<&str>,
-        scheme: &str,
-    ) -> Result<Vec<(K, String)>> {
-        let mut parsed = Vec::new();
-        if let Some(prefix) = environment {
-            let variables = std::env::vars_os()
-                .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
-            for (key, value) in variables.filter(|(key, _)| key.starts_with(prefix)) {
-                // Others have variables that begin like ours: those are not an error.
-                if let Ok(key) = key.to_ascii_lowercase().parse() {
-                    parsed.push((key, value));
-                }
-            }
-        }
-        for (key, value) in options {
+    /// The environment, by the name of a configuration key.
+    fn variables<K: FromStr>(prefix: &str) -> Vec<(K, String)> {
+        let variables = std::env::vars_os()
+            .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
+            .filter(|(key, _)| key.starts_with(prefix));
+        // Others have variables that begin like ours: those are not an error.
+        variables.filter_map(|(key, value)| Some((key.to_ascii_lowercase().parse().ok()?, value))).collect()
+    }
+
+    /// Options by the name of a configuration key.
+    fn parsed<K: FromStr>(options: &[(String, String)], scheme: &str) -> Result<Vec<(K, String)>> {
+        let parse = |(key, value): &(String, String)| {
             let known = key.to_ascii_lowercase().parse();
             let known = known.map_err(|_| Error::invalid(format!("unknown option {key:?} for a {scheme}:// store")))?;
-            parsed.push((known, value.clone()));
-        }
-        Ok(parsed)
+            Ok((known, value.clone()))
+        };
+        options.iter().map(parse).collect()
+    }
+
+    /// The options with the environment below them, and with one endpoint at the most. `object_store` has two names for it
+    /// and prefers one of them wherever it comes from: what the environment says must not go over what was asked for, or
+    /// processes that name the same store would use two.
+    pub(super) fn settled<K: Clone>(
+        environment: Vec<(K, String)>,
+        options: Vec<(K, String)>,
+        rank: impl Fn(&K) -> Option<u32>,
+        endpoint: K,
+    ) -> (Vec<(K, String)>, Option<String>) {
+        let named = options.iter().rev().find(|(key, _)| rank(key).is_some());
+        let around = || environment.iter().filter(|(key, _)| rank(key).is_some()).min_by_key(|(key, _)| rank(key));
+        let chosen = named.or_else(around).map(|(_, value)| value.clone());
+        let mut all: Vec<_> = environment.into_iter().chain(options).filter(|(key, _)| rank(key).is_none()).collect();
+        all.extend(chosen.clone().map(|value| (endpoint, value)));
+        (all, chosen)
     }
 
     fn unusable(error: object_store::Error, url: &Url) -> Error {
@@ -221,7 +243,7 @@ mod cloud {
     }
 
     macro_rules! connect {
-        ($name:ident, $feature:literal, $builder:ty, $key:ty, $client:path, $endpoint:pat, $environment:literal) => {
+        ($name:ident, $feature:literal, $builder:ty, $key:ty, $endpoint:path, $rank:expr, $environment:literal) => {
             #[cfg(feature = $feature)]
             fn $name(
                 url: &Url,
@@ -230,19 +252,20 @@ mod cloud {
                 timeouts: (Duration, Duration),
                 meter: &Arc<Meter>,
             ) -> Result<Connection> {
-                let options = parsed::<$key>(options, environment.then_some($environment), url.scheme())?;
+                type Key = $key;
+                let around = if environment { variables($environment) } else { Vec::new() };
+                let options = parsed::<Key>(options, url.scheme())?;
+                let (options, endpoint) = settled(around, options, $rank, $endpoint);
                 let bucket =
                     url.username().is_empty().then(|| url.host_str()).flatten().unwrap_or(url.username()).to_owned();
-                let endpoint =
-                    options.iter().rev().find(|(key, _)| matches!(key, $endpoint)).map(|(_, value)| value.clone());
                 let build = |retry: RetryConfig, timeout: Duration| {
                     // A plain-text endpoint is refused by default, but whoever names one means it.
                     let plain = endpoint.as_ref().is_some_and(|endpoint| endpoint.starts_with("http://"));
                     let builder = <$builder>::new()
                         .with_url(place(url))
-                        .with_config($client(ClientConfigKey::AllowHttp), plain.to_string())
+                        .with_config(Key::Client(ClientConfigKey::AllowHttp), plain.to_string())
                         .with_config(
-                            $client(ClientConfigKey::Timeout),
+                            Key::Client(ClientConfigKey::Timeout),
                             humantime::format_duration(timeout).to_string(),
                         );
                     options
@@ -258,7 +281,11 @@ mod cloud {
                 Ok(Connection {
                     coordination: Arc::new(build(NO_RETRIES, timeouts.0)?),
                     bulk: Arc::clone(&bulk) as Arc<dyn ObjectStore>,
-                    lister: Lister::Paged(Arc::clone(&bulk) as _),
+                    // Directory buckets list in no order.
+                    lister: match bucket.ends_with("--x-s3") {
+                        true => Lister::Unordered,
+                        false => Lister::Paged(Arc::clone(&bulk) as _),
+                    },
                     prefix: prefix(url)?,
                     // The store names itself: an Azure container is one of an account, which may come from the environment.
                     identity: format!(
@@ -289,8 +316,12 @@ mod cloud {
         "aws",
         object_store::aws::AmazonS3Builder,
         object_store::aws::AmazonS3ConfigKey,
-        object_store::aws::AmazonS3ConfigKey::Client,
-        object_store::aws::AmazonS3ConfigKey::Endpoint | object_store::aws::AmazonS3ConfigKey::S3Endpoint,
+        object_store::aws::AmazonS3ConfigKey::Endpoint,
+        |key: &Key| match key {
+            Key::S3Endpoint => Some(0),
+            Key::Endpoint => Some(1),
+            _ => None,
+        },
         "AWS_"
     );
     connect!(
@@ -298,8 +329,8 @@ mod cloud {
         "gcp",
         object_store::gcp::GoogleCloudStorageBuilder,
         object_store::gcp::GoogleConfigKey,
-        object_store::gcp::GoogleConfigKey::Client,
         object_store::gcp::GoogleConfigKey::BaseUrl,
+        |key: &Key| matches!(key, Key::BaseUrl).then_some(0),
         "GOOGLE_"
     );
     connect!(
@@ -307,8 +338,8 @@ mod cloud {
         "azure",
         object_store::azure::MicrosoftAzureBuilder,
         object_store::azure::AzureConfigKey,
-        object_store::azure::AzureConfigKey::Client,
         object_store::azure::AzureConfigKey::Endpoint,
+        |key: &Key| matches!(key, Key::Endpoint).then_some(0),
         "AZURE_"
     );
 
@@ -336,6 +367,39 @@ mod tests {
         for text in ["s3://id:hunter2@bucket:port/", "hunter2@bucket", "://bucket?token=hunter2", "bucket#hunter2"] {
             let error = parse(text, Vec::new()).unwrap_err().to_string();
             assert!(!error.contains("hunter2") && error.contains("bucket"), "{error}");
+        }
+    }
+
+    #[cfg(feature = "cloud")]
+    #[test]
+    fn what_was_asked_for_goes_over_the_environment_whatever_it_is_called() {
+        let rank = |key: &&'static str| ["s3", "any"].iter().position(|name| name == key).map(|at| at as u32);
+        let settle = |environment: &[(&'static str, &str)], options: &[(&'static str, &str)]| {
+            let owned =
+                |pairs: &[(&'static str, &str)]| pairs.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
+            let (all, endpoint) = cloud::settled(owned(environment), owned(options), rank, "any");
+            assert!(all.iter().filter(|(key, _)| rank(key).is_some()).count() <= 1, "{all:?}");
+            endpoint
+        };
+        assert_eq!(settle(&[("region", "r")], &[]), None);
+        assert_eq!(settle(&[("s3", "1"), ("any", "2")], &[("any", "3")]).as_deref(), Some("3"));
+        assert_eq!(settle(&[("any", "2")], &[("any", "3"), ("s3", "4")]).as_deref(), Some("4"));
+        for environment in [[("s3", "1"), ("any", "2")], [("any", "2"), ("s3", "1")]] {
+            assert_eq!(settle(&environment, &[]).as_deref(), Some("1"), "as object_store has it");
+        }
+    }
+
+    #[cfg(feature = "aws")]
+    #[tokio::test]
+    async fn a_directory_bucket_lists_in_no_order() {
+        let clock: Arc<dyn Clock> = Arc::new(crate::SystemClock::new());
+        let meter = Arc::new(Meter::new(Arc::clone(&clock)));
+        for (bucket, lister) in [("logs--use1-az4--x-s3", "Unordered"), ("logs", "Paged")] {
+            let options = [("region", "us-east-1"), ("access_key_id", "id"), ("secret_access_key", "key")];
+            let options = options.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+            let timeouts = (Duration::from_secs(5), Duration::from_secs(30));
+            let found = connect(&format!("s3://{bucket}/p"), options, false, timeouts, &meter, &clock).await.unwrap();
+            assert_eq!(format!("{:?}", found.lister), lister, "{bucket}");
         }
     }
 }

@@ -1,11 +1,11 @@
 //! What `doctor` shows: what a store allows, and what that comes to.
 
-use crate::processes::World;
+use crate::{common::s3, processes::World};
 use leasehold::{
     ErrorKind, Store,
     clock::Clock,
     store::{Check, Diagnosis, Verdict},
-    testkit::{Answer, Fault, FaultStore, Flaw, FlawedStore, Op, Rule, TestClock},
+    testkit::{Answer, Fault, FaultStore, Flaw, FlawedStore, Op, Rule, S3Server, TestClock},
 };
 use std::{sync::Arc, time::Duration};
 
@@ -86,4 +86,15 @@ async fn a_store_that_breaks_its_conditions_is_unsafe_and_one_that_fails_them_is
     world.objects.faults().script(Rule::always(Op::Put, Fault::Refuse(Answer::Status(403))).after(1 + 20));
     let found = diagnose(&world.objects, &world.clock).await;
     assert_eq!((found.verdict(), &checks(&found)[1]), (Verdict::Unusable, &vec!["conditions", "clock"]), "{found:?}");
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_tell_its_time_is_not_called_safe() {
+    let world = World::new();
+    let server = S3Server::start(Arc::new(world.clock.clone())).await.unwrap();
+    assert_eq!(s3(&server, &world.clock).diagnose().await.unwrap().verdict(), Verdict::Safe);
+    server.hide_date(true);
+    let found = s3(&server, &world.clock).diagnose().await.unwrap();
+    assert_ne!(found.verdict(), Verdict::Safe, "{found:?}");
+    assert_eq!(checks(&found)[1], ["clock"]);
 }

@@ -381,3 +381,36 @@ async fn the_contract_finds_a_store_that_breaks_it() {
         assert!(broken > 0, "{flaw:?}");
     }
 }
+
+#[tokio::test]
+async fn a_prefix_counts_wherever_it_is_said_and_is_refused_beside_a_url() {
+    let clock = TestClock::at(noon());
+    let objects = fault_store(&clock);
+    let builder = || Store::builder().clock(Arc::new(clock.clone())).probing(Probing::Never);
+    let before = builder().prefix("locks").shares_our_clock().object_store(Arc::new(objects.clone()));
+    let after = builder().object_store(Arc::new(objects.clone())).shares_our_clock().prefix("locks");
+    let key = Key::new("a").unwrap();
+    let request = leasehold::lease::Request::new(Duration::from_secs(30)).unwrap();
+    let mut granted = 0;
+    for store in [before, after] {
+        let leases = store.open().await.unwrap().leases("default").unwrap();
+        granted += usize::from(leases.acquire(&key, &request).await.unwrap().granted().is_some());
+    }
+    assert_eq!(granted, 1, "two stores of one");
+    assert!(objects.names().iter().all(|name| name.starts_with("locks/")), "{:?}", objects.names());
+    for builder in [builder().prefix("a"), builder().lists_in_order(), builder().shares_our_clock()] {
+        let error = builder.url("memory://").open().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn of_two_endpoints_the_later_is_used_whatever_it_is_called() {
+    let ((clock, wanted), (_, other)) = (server().await, server().await);
+    for name in ["aws_endpoint_url_s3", "aws_endpoint"] {
+        let builder = s3(&wanted, &clock).option(name, other.endpoint());
+        let url = format!("s3://bucket/{name}?endpoint={}", wanted.endpoint());
+        builder.url(url).open().await.unwrap();
+    }
+    assert_eq!(other.requests().len(), 0);
+}

@@ -922,3 +922,19 @@ async fn by_a_store_that_does_not_tell_its_time_nothing_is_granted() {
     server.hide_date(false);
     assert_eq!(process.acquire(&key("a"), &request()).await.unwrap_err().kind(), ErrorKind::Clock);
 }
+
+#[tokio::test]
+async fn the_time_is_not_taken_from_answers_that_the_store_did_not_give() {
+    let server_clock = TestClock::at(noon());
+    let server = S3Server::start(Arc::new(server_clock.clone())).await.unwrap();
+    let ahead = TestClock::at(noon().plus(secs(24 * 3600)));
+    let process = s3(&server, &ahead).probing(Probing::Never).open().await.unwrap().leases("default").unwrap();
+    process.get(&key("a")).await.unwrap();
+    // Something in between, which goes by the same wrong clock as this machine, answers in the store's place.
+    server.set_date(24 * 3_600_000);
+    server.faults().script(Rule::always(Op::Get, Fault::Refuse(Answer::Status(503))).on("/meta/b"));
+    moving(&[&ahead, &server_clock], MILLI, process.peek(&key("b"))).await.unwrap_err();
+    server.set_date(0);
+    let error = process.acquire(&key("a"), &request()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Clock, "{error}");
+}

@@ -3,6 +3,7 @@
 use crate::processes::{MILLI, World, moving};
 use leasehold::{
     ErrorKind, Settings, Store,
+    decision::{self, Decided, Decision},
     store::{AgreementChange, Probing},
     testkit::{Answer, Fault, Op, Rule},
 };
@@ -116,4 +117,31 @@ async fn a_store_that_must_be_there_is_not_made() {
     let error = Store::builder().url(&url).must_exist().open().await.unwrap_err();
     assert!(error.to_string().contains("there is no store"), "{error}");
     assert!(!folder.path().join("typo").exists());
+}
+
+#[tokio::test]
+async fn another_age_of_transactions_neither_revives_what_is_forgotten_nor_voids_what_stands() {
+    let world = World::new();
+    let hour = Duration::from_secs(3600);
+    let decisions = world.process().await.store.decisions();
+    let (gone, stands) = (decisions.begin(), decisions.begin());
+    decisions.decide(gone, Decision::Commit).await.unwrap();
+    world.clock.advance(Duration::from_secs(50 * 60));
+    decisions.decide(stands, Decision::Commit).await.unwrap();
+    world.clock.advance(Duration::from_secs(26 * 60));
+    decisions.forget(gone).await.unwrap();
+
+    let age = |age| AgreementChange { max_txn_age: Some(age), ..AgreementChange::default() };
+    let store = world.process().await.store;
+    let old = *store.agreement();
+    let error = store.change_agreement(&age(hour / 6), "alice").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    let stop = age(12 * hour).needs_a_stop_of(&old);
+    assert_eq!((stop, longer(2).needs_a_stop_of(&old)), (12 * hour + old.margin, hour + old.margin));
+    world.clock.advance(stop);
+    world.process().await.store.change_agreement(&age(12 * hour), "alice").await.unwrap();
+    let decisions = world.process().await.store.decisions();
+    assert_eq!(decisions.decide(gone, Decision::Abort).await.unwrap(), Decided::TooOld);
+    assert_eq!(decisions.decision(gone).await.unwrap(), decision::Answer::Forgotten);
+    assert_eq!(decisions.decision(stands).await.unwrap(), decision::Answer::Committed);
 }

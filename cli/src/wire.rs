@@ -10,6 +10,7 @@ use leasehold::{
     sweep::{Report, Run},
 };
 use serde::{Deserialize, Deserializer, Serialize};
+use std::time::Duration;
 use utoipa::ToSchema;
 
 /// The header by which an acquire can be repeated.

@@ -115,7 +115,7 @@ def throughput(data, workload):
     for contender in data.contenders(workload):
         each, later = data.requests(workload, contender), data.later(workload, contender)
         errors = data.errors(workload, contender)
-        name = TITLES[contender] + (f" ({errors} errors)" if errors else "")
+        name = TITLES[contender] + (f" ({errors} error{'s' * (errors > 1)})" if errors else "")
         row = [name, number(data.rate(workload, contender))]
         if with_raw:
             row.append("1" if contender == "raw" else spread(data.ratios((workload, contender), (workload, "raw"))))

@@ -105,6 +105,10 @@ const NOTES_ITS_PIDS: &str = "sleep 1000 & echo $! > grandchild; echo $$ > child
 #[test]
 fn every_signal_reaches_the_command_and_nothing_is_left_behind() {
     for (name, code) in [("INT", 130), ("TERM", 143), ("HUP", 129), ("QUIT", 131)] {
+        if name == "HUP" && signals(std::process::id(), "SigIgn:") & 1 != 0 {
+            eprintln!("SKIPPED: whoever started this test has switched HUP off");
+            continue;
+        }
         let home = Home::new();
         // Shells ignore INT and QUIT for what they start in the background: a foreground child shows them.
         let script = "echo $$ > child; exec sleep 1000";
@@ -245,10 +249,16 @@ fn an_acquire_that_is_interrupted_leaves_nothing_behind() {
 
 /// Whether it catches signals yet.
 fn is_listening(child: &Child) -> bool {
-    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).map(str::trim).unwrap_or("0");
-    // TERM is 15, so bit 14; HUP and INT are installed before or after it, USR2 (12) last.
-    u64::from_str_radix(caught, 16).is_ok_and(|mask| [0, 1, 2, 9, 11, 14].iter().all(|bit| mask & (1 << bit) != 0))
+    let caught = signals(child.id(), "SigCgt:");
+    // TERM is 15, so bit 14; INT is installed before or after it, USR2 (12) last. HUP may be switched off.
+    [1, 2, 9, 11, 14].iter().all(|bit| caught & (1 << bit) != 0)
+}
+
+/// The signals that a process catches or ignores: that of number 1 is bit 0.
+fn signals(pid: u32, which: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix(which)).unwrap_or_default();
+    u64::from_str_radix(mask.trim(), 16).unwrap_or(0)
 }
 
 #[test]

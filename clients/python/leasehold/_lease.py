@@ -19,7 +19,8 @@ def now() -> float:
 
 def lasts(answer: dict[str, Any]) -> float:
     """How long a lease lasts, counted from before it was asked for: the request arrived after that."""
-    return (answer["expires_in_ms"] + answer.get("waited_ms", 0)) / 1000
+    milliseconds: int = answer["expires_in_ms"] + answer.get("waited_ms", 0)
+    return milliseconds / 1000
 
 
 class Lease:

@@ -1,13 +1,26 @@
-//! The signals by which somebody asks the program, or the command that it runs, to end.
+//! The signals by which somebody asks the program, or the command that it runs, to end, to stand still or to go on.
 
 #[cfg(unix)]
-pub(crate) use unix::{Signal, Signals};
+pub(crate) use unix::{Signal, Signals, stand_still};
 
 #[cfg(not(unix))]
-pub(crate) use other::{Signal, Signals};
+pub(crate) use other::{Signal, Signals, stand_still};
+
+/// What somebody wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(unix), expect(dead_code, reason = "nobody can ask for it there"))]
+pub(crate) enum Heard {
+    /// To end, or what the command has been taught.
+    Asked(Signal),
+    /// Ctrl-Z.
+    Pause,
+    /// To go on after a pause.
+    Resume,
+}
 
 #[cfg(unix)]
 mod unix {
+    use super::Heard;
     use crate::exit::Failure;
     use futures_util::future::{poll_fn, select_all};
     use rustix::process::Signal as Number;
@@ -16,6 +29,13 @@ mod unix {
 
     /// Everything by which somebody asks a program to end, or to do what it has been taught.
     const PASSED_ON: [Number; 6] = [Number::INT, Number::TERM, Number::HUP, Number::QUIT, Number::USR1, Number::USR2];
+    const OTHERS: [Number; 2] = [Number::TSTP, Number::CONT];
+
+    /// Until somebody lets the program go on. Perhaps not before this returns: the system stops one thread after the other.
+    pub(crate) fn stand_still() {
+        // It is there to be signalled, and by itself it may be.
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Number::STOP);
+    }
 
     /// One that has come.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,13 +69,25 @@ mod unix {
     impl Signals {
         pub(crate) fn new() -> Result<Self, Failure> {
             let listen = |number: Number| Ok((number, signal(SignalKind::from_raw(number.as_raw()))?));
-            // Whoever was started to survive the terminal's end (`nohup`) does.
-            let wanted = PASSED_ON.into_iter().filter(|number| *number != Number::HUP || !is_ignored(*number));
+            // Whoever was started to survive the terminal's end (`nohup`) does, and so on.
+            let kept = |number: &Number| matches!(*number, Number::HUP | Number::TSTP) && is_ignored(*number);
+            let wanted = PASSED_ON.into_iter().chain(OTHERS).filter(|number| !kept(number));
             let streams: std::io::Result<_> = wanted.map(listen).collect();
             Ok(Self(streams.map_err(|error| Failure::failed(format!("signals cannot be received: {error}")))?))
         }
 
+        /// The next that asks to end. Pauses are taken on the way.
         pub(crate) async fn next(&mut self) -> Signal {
+            loop {
+                match self.heard().await {
+                    Heard::Asked(signal) => return signal,
+                    Heard::Pause => stand_still(),
+                    Heard::Resume => {}
+                }
+            }
+        }
+
+        pub(crate) async fn heard(&mut self) -> Heard {
             let next = self.0.iter_mut().map(|(number, stream)| {
                 let number = *number;
                 Box::pin(async move {
@@ -64,14 +96,21 @@ mod unix {
                     Signal(number)
                 })
             });
-            select_all(next).await.0
+            match select_all(next).await.0 {
+                Signal(Number::TSTP) => Heard::Pause,
+                Signal(Number::CONT) => Heard::Resume,
+                signal => Heard::Asked(signal),
+            }
         }
     }
 }
 
 #[cfg(not(unix))]
 mod other {
+    use super::Heard;
     use crate::exit::Failure;
+
+    pub(crate) fn stand_still() {}
 
     /// Ctrl-C.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +135,10 @@ mod other {
                 std::future::pending::<()>().await;
             }
             Signal
+        }
+
+        pub(crate) async fn heard(&mut self) -> Heard {
+            Heard::Asked(self.next().await)
         }
     }
 }

@@ -891,6 +891,22 @@ async fn a_decision_that_the_store_received_too_late_is_not_won_whatever_our_clo
     assert_eq!(decisions.decision(txn).await.unwrap(), Answer::Forgotten);
 }
 
+#[tokio::test]
+async fn a_decision_that_one_machine_of_the_store_received_too_late_is_not_won_by_the_clock_of_another() {
+    let world = World::new();
+    let decisions = world.fresh().await;
+    let txn = decisions.begin();
+    world.clock.advance(AGE - SECOND);
+    world.script(Rule::once(Op::Put, Fault::Delay(2 * SECOND)).on(MARKERS));
+    let mut deciding = pin!(decisions.decide(txn, Decision::Commit));
+    start(&mut deciding).await;
+    // By all that the process knows there is time left. What counts is when its marker was received.
+    world.objects.set_offset_millis(millis(MARGIN + SECOND));
+    world.clock.advance(2 * SECOND);
+    assert_eq!(kind(deciding.await), ErrorKind::Unknown);
+    assert!(world.marker(txn).unwrap().1 > txn.begun().plus(AGE + MARGIN), "it is void");
+}
+
 // Everything at once.
 
 /// What becomes of the next write of a marker.

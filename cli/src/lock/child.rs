@@ -33,6 +33,9 @@ pub(crate) struct Child {
     /// Whether it was passed a signal: what it has started was as well, and may take longer to end.
     #[cfg(unix)]
     told: bool,
+    /// Whether it stands still because we do.
+    #[cfg(unix)]
+    paused: bool,
 }
 
 impl Child {
@@ -67,6 +70,8 @@ impl Child {
             group,
             #[cfg(unix)]
             told: false,
+            #[cfg(unix)]
+            paused: false,
             child,
         })
     }
@@ -90,6 +95,23 @@ impl Child {
         if self.group || !signal.came_from_the_terminal() {
             self.told = true;
             self.kill(signal.0);
+        }
+    }
+
+    /// It must not run on while nobody renews its lease. In our own group it was told when we were, and may have something
+    /// to put in order first.
+    #[cfg(unix)]
+    pub(crate) fn pause(&mut self) {
+        if self.group {
+            self.paused = true;
+            self.kill(rustix::process::Signal::STOP);
+        }
+    }
+
+    #[cfg(unix)]
+    pub(crate) fn resume(&mut self) {
+        if std::mem::take(&mut self.paused) {
+            self.kill(rustix::process::Signal::CONT);
         }
     }
 
@@ -120,6 +142,8 @@ impl Child {
         let deadline = clock.monotonic().plus(kill_after);
         let (mut told, mut killed, mut gone) = (None, false, false);
         self.kill(rustix::process::Signal::TERM);
+        // Whatever stands still hears it when it goes on.
+        self.kill(rustix::process::Signal::CONT);
         loop {
             if gone && (killed || !self.is_left()) {
                 return Ok(told);
@@ -148,6 +172,12 @@ impl Child {
 
     #[cfg(not(unix))]
     pub(crate) fn pass_on(&mut self, _: Signal) {}
+
+    #[cfg(not(unix))]
+    pub(crate) fn pause(&mut self) {}
+
+    #[cfg(not(unix))]
+    pub(crate) fn resume(&mut self) {}
 
     #[cfg(not(unix))]
     pub(crate) async fn stop(&mut self, _: Duration, _: &mut Signals) -> Result<Option<Signal>, Failure> {

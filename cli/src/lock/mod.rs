@@ -8,7 +8,7 @@ use crate::{
     exit::{self, Failure, HELD, LOST, Outcome, TIMED_OUT},
     lease::{Asking, held},
     output,
-    signals::{Signal, Signals},
+    signals::{Heard, Signal, Signals, stand_still},
     target::{Guard, Locked, Target, Wanted},
     view::Holder,
 };
@@ -202,7 +202,16 @@ impl Run {
                     output::complain(lost(key, taken_by.as_ref()));
                     break Ended::Lost(child.stop(self.kill_after, signals).await?);
                 }
-                signal = signals.next() => child.pass_on(signal),
+                heard = signals.heard() => match heard {
+                    Heard::Asked(signal) => child.pass_on(signal),
+                    Heard::Pause => {
+                        child.pause();
+                        stand_still();
+                    }
+                    Heard::Resume if guard.is_valid() => child.resume(),
+                    // It was lost meanwhile, and the command is about to be stopped.
+                    Heard::Resume => {}
+                },
             }
         };
         let limit = if let Ended::Lost(_) = ended { GIVING_BACK } else { Duration::MAX };

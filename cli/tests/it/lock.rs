@@ -212,6 +212,63 @@ fn a_lock_that_was_paused_past_its_lease_stops_its_command() {
     panic!("its command was stopped by somebody else");
 }
 
+/// Whether a process stands still.
+fn is_stopped(pid: &str) -> bool {
+    let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    state.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+}
+
+#[test]
+fn a_lock_that_is_sent_to_sleep_takes_its_command_along() {
+    let home = Home::new();
+    let script = "echo $$ > child; while [ ! -e go ]; do sleep 0.02; done; exit 6";
+    let lock = home.start(&["lock", "x", "--ttl", "10m", "--", "sh", "-c", script]);
+    let child = read(&home.path("child"));
+    for _ in 0..3 {
+        signal(&lock, "TSTP");
+        until("both stand still", || is_stopped(&lock.id().to_string()) && is_stopped(&child));
+        signal(&lock, "CONT");
+        until("both go on", || !is_stopped(&lock.id().to_string()) && !is_stopped(&child));
+    }
+    fs::write(home.path("go"), "").unwrap();
+    let ran = ended(lock);
+    assert_eq!(ran.code, 6, "{ran:?}");
+    assert!(is_free(&home, "x"));
+}
+
+#[test]
+fn a_lock_that_slept_past_its_lease_does_not_let_its_command_go_on() {
+    let home = Home::new();
+    let script = "trap 'echo told > told; exit 0' TERM; echo $$ > child; while :; do echo >> ticks; sleep 0.02; done";
+    let lock = home.start(&["lock", "x", "--ttl", "4s", "--", "sh", "-c", script]);
+    let child = read(&home.path("child"));
+    signal(&lock, "TSTP");
+    until("both stand still", || is_stopped(&lock.id().to_string()) && is_stopped(&child));
+    let ticks = fs::read(home.path("ticks")).unwrap();
+    let other = home.run(&["lock", "x", "--wait", "60s", "--", "true"]);
+    assert_eq!(other.code, 0, "{other:?}");
+    signal(&lock, "CONT");
+    let ran = ended(lock);
+    assert_eq!(ran.code, 3, "{ran:?}");
+    assert_eq!(read(&home.path("told")), "told", "it was asked to end first");
+    assert_eq!(fs::read(home.path("ticks")).unwrap(), ticks, "it went on without the lease");
+    assert!(!is_alive(&child));
+}
+
+#[test]
+fn whoever_waits_can_be_sent_to_sleep_as_well() {
+    let home = Home::new();
+    let lease = field(&home.json(&["acquire", "x", "--ttl", "10m"]), "lease_id");
+    let waiting = home.start(&["lock", "x", "--owner", "bob", "--wait", "forever", "--", "sh", "-c", "exit 9"]);
+    until("it waits", || is_listening(&waiting));
+    signal(&waiting, "TSTP");
+    until("it stands still", || is_stopped(&waiting.id().to_string()));
+    assert_eq!(home.run(&["release", "x", "--lease", &lease]).code, 0);
+    signal(&waiting, "CONT");
+    assert_eq!(ended(waiting).code, 9);
+    assert!(is_free(&home, "x"));
+}
+
 #[test]
 fn whoever_gives_up_waiting_leaves_nothing_behind() {
     for (name, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)].into_iter().filter(is_heard) {
@@ -246,8 +303,8 @@ fn an_acquire_that_is_interrupted_leaves_nothing_behind() {
 /// Whether it catches signals yet.
 fn is_listening(child: &Child) -> bool {
     let caught = signals(child.id(), "SigCgt:");
-    // TERM is 15, so bit 14; INT is installed before or after it, USR2 (12) last. HUP may be switched off.
-    [1, 2, 9, 11, 14].iter().all(|bit| caught & (1 << bit) != 0)
+    // TERM is 15, so bit 14; INT is installed before it, CONT (18) last. HUP may be switched off.
+    [1, 2, 9, 11, 14, 17].iter().all(|bit| caught & (1 << bit) != 0)
 }
 
 /// Whoever started the tests may have switched HUP off (`nohup`), and then nothing below hears it.

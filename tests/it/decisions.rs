@@ -1202,6 +1202,21 @@ async fn a_decision_in_doubt_is_unknown_also_where_the_clock_is_found_to_be_wron
 }
 
 #[tokio::test]
+async fn a_decision_in_doubt_is_unknown_also_where_permissions_were_taken_away() {
+    let world = World::new();
+    let decisions = world.fresh().await;
+    let txn = decisions.begin();
+    world.script(Rule::once(Op::Put, Fault::Lose(Reply::Status(500))).on(MARKERS));
+    world.script(Rule::always(Op::Get, Fault::Refuse(Reply::Status(403))).on(MARKERS));
+    world.script(Rule::always(Op::Put, Fault::Refuse(Reply::Status(403))).on(MARKERS).after(1));
+    let deciding = Box::pin(async move { decisions.decide(txn, Decision::Commit).await });
+    let error = moving(&[&world.clock], SECOND, deciding).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
+    world.objects.faults().clear();
+    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Committed);
+}
+
+#[tokio::test]
 async fn a_clock_that_is_set_while_the_entry_is_written_decides_nothing() {
     let world = World::new();
     let clock = TestClock::at(noon());

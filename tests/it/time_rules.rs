@@ -907,6 +907,20 @@ async fn a_grant_in_doubt_is_unknown_also_where_the_clock_is_found_to_be_wrong()
 }
 
 #[tokio::test]
+async fn a_grant_in_doubt_is_unknown_also_where_permissions_were_taken_away() {
+    let world = World::new();
+    let process = world.process().await;
+    world.objects.faults().script(Rule::once(Op::Put, Fault::Lose(Answer::Status(500))).on("/meta/"));
+    world.objects.faults().script(Rule::always(Op::Get, Fault::Refuse(Answer::Status(403))).on("/meta/").after(1));
+    world.objects.faults().script(Rule::always(Op::Put, Fault::Refuse(Answer::Status(403))).on("/meta/").after(1));
+    let leases = process.leases.clone();
+    let acquiring = Box::pin(async move { leases.acquire(&key("a"), &request()).await });
+    let error = moving(&[&world.clock], secs(1), acquiring).await.unwrap_err();
+    assert!(world.objects.object(&record_name("a")).is_some(), "it has landed");
+    assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
+}
+
+#[tokio::test]
 async fn by_a_store_that_does_not_tell_its_time_nothing_is_granted() {
     let server_clock = TestClock::at(noon());
     let server = S3Server::start(Arc::new(server_clock.clone())).await.unwrap();

@@ -95,6 +95,25 @@ async fn whatever_a_record_was_damaged_by_its_key_comes_back_with_a_higher_fence
 }
 
 #[tokio::test]
+async fn what_cannot_be_repaired_is_said_and_is_no_failure_of_the_store() {
+    let world = World::new();
+    // No fence is left below 2^53: those of 2256 are above it.
+    world.clock.advance(Duration::from_secs(230 * 366 * 24 * 3600));
+    let process = world.process().await;
+    for name in ["x", "y"] {
+        world.objects.put_object(&record_name(name), "nonsense");
+    }
+    let before = contents(&world);
+    let report = repair(&process.store).await;
+    assert_eq!((report.open, report.repaired, report.failures), (2, 0, 0), "{report:?}");
+    for finding in &report.findings {
+        let advice = finding.advice.as_deref().unwrap_or_default();
+        assert!(advice.contains("could not be repaired") && advice.contains("no fence is left"), "{finding:?}");
+    }
+    assert_eq!(contents(&world), before);
+}
+
+#[tokio::test]
 async fn a_holder_whose_record_was_damaged_and_repaired_is_the_only_one_to_believe_in_its_lease() {
     let world = World::new();
     let (holder, other) = (world.process().await, world.process().await);

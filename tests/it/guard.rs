@@ -343,6 +343,18 @@ async fn a_thousand_guards_share_one_timer() {
 }
 
 #[tokio::test]
+async fn a_store_that_nobody_uses_any_more_leaves_no_task_behind() {
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    let bed = Memory::new().await;
+    bed.lock("a", &request()).await.release().await.unwrap();
+    assert!(tasks() > before, "somebody looks after guards");
+    drop(bed);
+    settle().await;
+    assert_eq!(tasks(), before);
+}
+
+#[tokio::test]
 async fn only_what_a_user_asks_for_is_activity() {
     let bed = Memory::new().await;
     let (store, leases) = (&bed.store, &bed.leases);

@@ -388,6 +388,26 @@ async fn waiting_with_the_request_id_of_a_live_lease_returns_that_lease_at_once(
 }
 
 #[tokio::test]
+async fn waiting_with_a_request_id_that_was_not_granted_takes_over_nobodys_lease() {
+    let asked = request().request_id("job-7").unwrap();
+    let others_asked =
+        [request(), request().request_id("job-8").unwrap(), asked.clone().owner("somebody else").unwrap()];
+    for (theirs, elsewhere) in others_asked.into_iter().flat_map(|theirs| [(theirs.clone(), true), (theirs, false)]) {
+        let memory = Memory::new();
+        let (leases, others) = (memory.process(1).await, memory.process(2).await);
+        let holder = if elsewhere { &others } else { &leases };
+        let grant = granted(holder.acquire(&key("a"), &theirs).await);
+        let leading = wait(&leases, request(), LONG);
+        calm().await;
+        let waiting = wait(&leases, asked.clone(), LONG);
+        calm().await;
+        assert!(!leading.is_finished() && !waiting.is_finished(), "{theirs:?}");
+        renew(holder, &grant).await;
+        assert_eq!(leases.peek(&key("a")).await.unwrap().holder.unwrap().lease_id, grant.lease_id());
+    }
+}
+
+#[tokio::test]
 async fn waiting_over_a_store_that_is_down_for_a_while_ends_well() {
     let memory = Memory::new();
     let (leases, others) = (memory.process(1).await, memory.process(2).await);

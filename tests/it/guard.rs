@@ -343,6 +343,24 @@ async fn a_thousand_guards_share_one_timer() {
 }
 
 #[tokio::test]
+async fn a_renewal_that_landed_unheard_is_given_back_with_the_guard_that_was_lost() {
+    let bed = Memory::new().await;
+    let guard = bed.lock("a", &request()).await;
+    bed.objects.faults().script(Rule::once(Op::Put, Fault::Lose(Answer::Hang)));
+    for op in [Op::Get, Op::Put] {
+        bed.objects.faults().script(Rule::always(op, Fault::Refuse(Answer::Status(503))));
+    }
+    bed.pass(30, SECOND).await;
+    assert_eq!(loss(&guard).unwrap().taken_by, None);
+    bed.objects.faults().clear();
+    let there = bed.leases.peek(&key("a")).await.unwrap().holder.expect("it has landed");
+    assert!(there.expires_at > bed.clock.wall());
+    drop(guard);
+    settle().await;
+    assert!(is_free(&bed, "a").await);
+}
+
+#[tokio::test]
 async fn a_store_that_nobody_uses_any_more_leaves_no_task_behind() {
     let tasks = || Handle::current().metrics().num_alive_tasks();
     let before = tasks();

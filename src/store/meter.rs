@@ -203,6 +203,15 @@ pub(crate) struct Pending {
     pub(crate) answer: AnswerKind,
 }
 
+impl Pending {
+    /// One part of an answer that comes in parts: the first bad one counts.
+    pub(crate) fn hear(&mut self, part: AnswerKind) {
+        if self.answer == AnswerKind::Ok {
+            self.answer = part;
+        }
+    }
+}
+
 impl Drop for Pending {
     fn drop(&mut self) {
         self.meter.count(self.kind, self.answer);

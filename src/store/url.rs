@@ -389,6 +389,25 @@ mod tests {
         }
     }
 
+    #[cfg(all(feature = "gcp", feature = "azure"))]
+    #[tokio::test]
+    async fn each_scheme_leads_to_its_own_cloud() {
+        let clock: Arc<dyn Clock> = Arc::new(crate::SystemClock::new());
+        let meter = Arc::new(Meter::new(Arc::clone(&clock)));
+        // An option that only one of them knows.
+        for (url, known, other) in
+            [("gs://b/p", "google_service_account_key", "account_name"), ("az://c/p", "account_name", "google_bucket")]
+        {
+            let timeouts = (Duration::from_secs(5), Duration::from_secs(30));
+            let option = |name: &str| vec![(name.to_owned(), "x".to_owned())];
+            let refused = |found: Result<Connection>| found.err().map(|error| error.to_string()).unwrap_or_default();
+            let found = connect(url, option(known), false, timeouts, &meter, &clock).await;
+            assert!(!refused(found).contains("unknown option"), "{url}");
+            let found = connect(url, option(other), false, timeouts, &meter, &clock).await;
+            assert!(refused(found).contains("unknown option"), "{url}");
+        }
+    }
+
     #[cfg(feature = "aws")]
     #[tokio::test]
     async fn a_directory_bucket_lists_in_no_order() {

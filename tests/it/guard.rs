@@ -33,6 +33,7 @@ async fn a_lease_is_renewed_at_each_third_of_its_time_to_live_by_one_write() {
     let bed = Memory::new().await;
     let guard = bed.lock("a", &request()).await;
     let fence = guard.fence();
+    assert_eq!(guard.grant().owner(), "test");
     for third in 1..=30u32 {
         let before = bed.store.requests();
         bed.pass(1, 10 * SECOND - MILLI).await;
@@ -358,6 +359,22 @@ async fn a_renewal_that_landed_unheard_is_given_back_with_the_guard_that_was_los
     drop(guard);
     settle().await;
     assert!(is_free(&bed, "a").await);
+}
+
+#[tokio::test]
+async fn a_release_in_the_background_asks_less_and_less_often_and_not_at_all_where_it_may_not() {
+    for (answer, most) in [(503, 1000), (403, 10)] {
+        let bed = Memory::new().await;
+        let guard = bed.lock("a", &request()).await;
+        let before = bed.store.requests();
+        for op in [Op::Get, Op::Put] {
+            bed.objects.faults().script(Rule::always(op, Fault::Refuse(Answer::Status(answer))));
+        }
+        drop(guard);
+        bed.pass(600, SECOND).await;
+        let made = bed.store.requests().since(&before).total();
+        assert!((1..most).contains(&made), "{made} requests answered {answer}");
+    }
 }
 
 #[tokio::test]

@@ -7,8 +7,8 @@ use crate::{
 use leasehold::{
     ErrorKind, Key, Leases, Store,
     lease::Status,
-    store::{Probing, RequestKind},
-    testkit::{FaultStore, SeededGenerator, TestClock},
+    store::{AnswerKind, Probing, RequestKind},
+    testkit::{Answer, Fault, FaultStore, Op, Rule, SeededGenerator, TestClock},
 };
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -62,6 +62,18 @@ fn nasty() -> Vec<Key> {
 /// Too long for a name: they differ far behind the point where it is cut.
 fn long() -> Vec<Key> {
     (0..5).map(|number| Key::new(format!("long/{}{number}", "x".repeat(900))).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_listing_that_fails_is_counted_by_its_answer() {
+    let bed = Memory::new().await;
+    for (status, answer) in [(503, AnswerKind::Throttled), (500, AnswerKind::Failed)] {
+        bed.objects.faults().script(Rule::once(Op::List, Fault::Refuse(Answer::Status(status))));
+        let before = bed.store.requests();
+        assert_eq!(bed.leases.list(b"", None, 10).await.unwrap_err().kind(), ErrorKind::Unavailable);
+        let made = bed.store.requests().since(&before);
+        assert_eq!((made.answered(answer), made.total()), (1, 1), "{status}");
+    }
 }
 
 /// All pages; every key that could be read, and every error.

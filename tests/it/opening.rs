@@ -176,6 +176,48 @@ async fn a_store_that_was_handed_in_is_probed_each_time_unless_told_otherwise() 
     assert!(builder().open().await.unwrap().requests().total() > 20);
     let trusted = builder().probing(Probing::Never).open().await.unwrap();
     assert_eq!(trusted.requests().total(), 1);
+    // Also where its time is known, and with it how long ago it was probed.
+    for _ in 0..2 {
+        assert!(builder().shares_our_clock().open().await.unwrap().requests().total() > 20);
+    }
+}
+
+#[tokio::test]
+async fn settings_are_written_also_to_a_store_that_fails_for_a_moment() {
+    let clock = TestClock::at(noon());
+    let objects = fault_store(&clock);
+    objects.faults().script(Rule::once(Op::Put, Fault::Refuse(Answer::Status(500))).on("store.json"));
+    let store = Store::builder().object_store(Arc::new(objects.clone())).probing(Probing::Never);
+    moving(&[&clock], MILLI, store.clock(Arc::new(clock.clone())).open()).await.unwrap();
+    assert!(objects.object(".leasehold/store.json").is_some());
+}
+
+#[tokio::test]
+async fn a_second_handle_is_for_listing_and_the_first_for_what_must_be_quick() {
+    let clock = TestClock::at(noon());
+    let (first, second) = (fault_store(&clock), fault_store(&clock));
+    for store in [&first, &second] {
+        store.put_object("orders/meta/a.pb", "");
+    }
+    first.faults().script(Rule::always(Op::List, Fault::Refuse(Answer::Status(403))));
+    for op in [Op::Get, Op::Put] {
+        second.faults().script(Rule::always(op, Fault::Refuse(Answer::Status(403))));
+    }
+    let builder = Store::builder().object_store(Arc::new(first)).bulk_store(Arc::new(second));
+    let store = builder.shares_our_clock().clock(Arc::new(clock)).probing(Probing::Never).open().await.unwrap();
+    assert_eq!(store.namespaces().await.unwrap(), [leasehold::Namespace::new("orders").unwrap()]);
+}
+
+#[tokio::test]
+async fn more_namespaces_than_fit_on_a_page_are_all_found() {
+    let (clock, server) = server().await;
+    for number in 0..1001 {
+        server.put_object(&format!("some/prefix/n-{number:04}/meta/a.pb"), "");
+    }
+    let store = s3(&server, &clock).probing(Probing::Never).open().await.unwrap();
+    let before = store.requests();
+    assert_eq!(store.namespaces().await.unwrap().len(), 1001);
+    assert_eq!(store.requests().since(&before).of(RequestKind::List), 2);
 }
 
 #[tokio::test]

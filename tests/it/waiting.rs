@@ -410,7 +410,8 @@ async fn waiting_with_a_request_id_that_was_not_granted_takes_over_nobodys_lease
 #[tokio::test]
 async fn waiting_over_a_store_that_is_down_for_a_while_ends_well() {
     let memory = Memory::new();
-    let (leases, others) = (memory.process(1).await, memory.process(2).await);
+    let (store, others) = (memory.builder(1).open().await.unwrap(), memory.process(2).await);
+    let leases = store.leases("default").unwrap();
     let theirs = acquire(&others).await;
     let waiting = wait(&leases, request(), LONG);
     memory.pass(SECOND).await;
@@ -418,8 +419,11 @@ async fn waiting_over_a_store_that_is_down_for_a_while_ends_well() {
     for op in [Op::Get, Op::Put] {
         memory.store.faults().script(Rule::always(op, Fault::Refuse(Answer::Status(503))));
     }
+    let before = store.requests();
     memory.pass(120 * SECOND).await;
+    let looks = store.requests().since(&before).total();
     assert!(!waiting.is_finished());
+    assert!(looks < 200, "{looks} requests to a store that is down");
     memory.store.faults().clear();
     memory.pass(10 * SECOND).await;
     granted(waiting.await.unwrap());
@@ -528,6 +532,34 @@ async fn a_waiter_whose_time_is_up_while_the_lease_is_on_its_way_to_it_gets_it()
         assert!(waiting.is_finished());
         let theirs = granted(waiting.await.unwrap());
         assert_eq!(leases.peek(&key("a")).await.unwrap().holder.unwrap().lease_id, theirs.lease_id());
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_whose_time_is_up_is_not_handed_what_has_ended_on_its_way() {
+    for (asked, given_back) in [(request(), 1), (request().request_id("job-7").unwrap(), 0)] {
+        let memory = Memory::new();
+        let store = memory.builder(1).open().await.unwrap();
+        let leases = store.leases("default").unwrap();
+        let mine = acquire(&leases).await;
+        let name = key("a");
+        let mut waiting = Box::pin(leases.acquire_within(&name, &asked, 2 * SECOND));
+        assert!(poll_once(&mut waiting).await.is_none());
+        memory.store.faults().script(Rule::once(Op::Put, Fault::Slow(3 * SECOND)).on("meta/a"));
+        let releasing = tokio::spawn({
+            let leases = leases.clone();
+            async move { leases.release(&mine).await }
+        });
+        memory.pass(2 * SECOND).await;
+        assert!(poll_once(&mut waiting).await.is_none(), "it is on its way");
+        // The machine stands still for longer than the lease lasts.
+        memory.clock.advance(30 * SECOND);
+        calm().await;
+        releasing.await.unwrap().unwrap();
+        let before = store.requests().of(RequestKind::Put);
+        held(poll_once(&mut waiting).await.expect("its time is up"));
+        calm().await;
+        assert_eq!(store.requests().of(RequestKind::Put) - before, given_back, "{asked:?}");
     }
 }
 

@@ -132,10 +132,11 @@ async fn another_age_of_transactions_neither_revives_what_is_forgotten_nor_voids
     decisions.forget(gone).await.unwrap();
 
     let age = |age| AgreementChange { max_txn_age: Some(age), ..AgreementChange::default() };
-    let store = world.process().await.store;
-    let old = *store.agreement();
-    let error = store.change_agreement(&age(hour / 6), "alice").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    let old = *world.process().await.store.agreement();
+    for shorter in [hour / 6, hour - MILLI] {
+        let error = world.process().await.store.change_agreement(&age(shorter), "alice").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    }
     let stop = age(12 * hour).needs_a_stop_of(&old);
     assert_eq!((stop, longer(2).needs_a_stop_of(&old)), (12 * hour + old.margin, hour + old.margin));
     world.clock.advance(stop);

@@ -52,6 +52,17 @@ async fn an_entry_whose_record_is_missing_is_deleted() {
 }
 
 #[tokio::test]
+async fn the_oldest_hour_of_a_report_is_that_of_all_namespaces() {
+    let world = World::new();
+    for (namespace, hour) in [("a", "2025123122"), ("b", "2025123120"), ("c", "2025123121")] {
+        world.objects.put_object(&format!("{namespace}/.lease-index/{hour}/x"), "{}");
+    }
+    let report = world.process().await.store.sweep_once(at_once()).await.unwrap();
+    assert_eq!(report.oldest_hour.as_deref(), Some("2025123120"));
+    assert_eq!(report.stopped_by.unwrap().to_string(), "complete");
+}
+
+#[tokio::test]
 async fn what_the_store_files_for_itself_is_swept_too() {
     let world = World::new();
     file_stale(&world.objects, ".leasehold", 2);

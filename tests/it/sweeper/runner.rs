@@ -480,6 +480,22 @@ async fn a_sweeper_whose_handle_was_dropped_ends_with_its_store() {
 }
 
 #[tokio::test]
+async fn a_store_that_is_down_is_asked_less_and_less_often() {
+    let (world, store) = with_entries(3, |_| {}).await;
+    world.objects.faults().script(Rule::always(Op::List, Fault::Refuse(Answer::Status(503))));
+    let _sweeper = store.start_sweeper();
+    settle().await;
+    let before = store.requests();
+    pass(&world, 180 * MINUTE, 10 * SECOND).await;
+    // After one minute, two, four and so on, until it is every half an hour.
+    let made = store.requests().since(&before).of(List);
+    assert!((5..=10).contains(&made), "{made} listings");
+    world.objects.faults().clear();
+    pass(&world, 60 * MINUTE, 10 * SECOND).await;
+    assert_eq!(entries(&world.objects), [""; 0]);
+}
+
+#[tokio::test]
 async fn a_namespace_that_cannot_be_listed_does_not_keep_the_others_waiting() {
     let world = World::new();
     for namespace in ["a", "b", "c"] {

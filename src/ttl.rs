@@ -90,6 +90,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    #[test]
+    fn the_longest_is_ten_years() {
+        assert_eq!(Ttl::MAX.as_duration().as_secs(), 315_360_000);
+        assert!(Ttl::new(Ttl::MAX.as_duration() + Duration::from_millis(1)).is_err());
+    }
+
     fn millis(millis: u64) -> Ttl {
         Ttl::new(Duration::from_millis(millis)).unwrap()
     }

@@ -264,11 +264,7 @@ impl Engine {
                     ))),
                 };
                 match polled {
-                    Ok(Polled::Granted(grant)) if grant.is_valid() => return Ok(Acquired::Granted(grant)),
-                    Ok(Polled::Granted(grant)) => {
-                        seat = seat.again(grant, request);
-                        continue;
-                    }
+                    Ok(Polled::Granted(grant)) => return Ok(Acquired::Granted(grant)),
                     Ok(Polled::Again(held)) => {
                         retries = 0;
                         pause = held.retry_after;
@@ -352,7 +348,7 @@ impl Engine {
             let fresh = match seat.cell.kept.load(Relaxed) {
                 0 => polling
                     .watched
-                    .map_or(Duration::ZERO, |(_, since)| (polling.interval).saturating_sub(now.moment.since(since))),
+                    .map_or(Duration::ZERO, |(_, since)| polling.interval.saturating_sub(now.moment.since(since))),
                 _ => Duration::MAX,
             };
             if !fresh.is_zero() {

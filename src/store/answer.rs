@@ -40,15 +40,16 @@ pub(crate) fn blames_credentials(error: &Error) -> bool {
 }
 
 /// The public error for an answer that was not Ok: what was being done, what the store said, what to do next.
-pub(crate) fn explain(error: StoreError, doing: &str, place: &str) -> Error {
+/// `answered` is whether the store ever has, to these credentials.
+pub(crate) fn explain(error: StoreError, doing: &str, place: &str, answered: bool) -> Error {
     let text = chain(&error);
     let code = s3_code(&text);
-    let (kind, advice) = judge(&error, code, &text);
+    let (kind, advice) = judge(&error, code, &text, answered);
     let said = reason(&text);
     Error::new(kind, format!("{doing} in {place} failed: {said}; {advice}")).with_source(error)
 }
 
-fn judge(error: &StoreError, code: Option<&str>, text: &str) -> (ErrorKind, &'static str) {
+fn judge(error: &StoreError, code: Option<&str>, text: &str, answered: bool) -> (ErrorKind, &'static str) {
     use ErrorKind::{Config, Denied, Unavailable};
     match code {
         Some("NoSuchBucket" | "ContainerNotFound") => {
@@ -88,12 +89,16 @@ fn judge(error: &StoreError, code: Option<&str>, text: &str) -> (ErrorKind, &'st
         StoreError::InvalidPath { .. } => (Config, "correct the prefix in the URL"),
         StoreError::UnknownConfigurationKey { .. } => (Config, "correct the option's name"),
         _ if io_kind(error) == Some(io::ErrorKind::StorageFull) => (Unavailable, "free some space"),
-        // With no credentials to be found the client asks the machine's own service for some.
+        // With no credentials to be found the client asks the machine's own service for some. Where there were some before,
+        // it is only slow to give new ones.
         _ if ["169.254.169.254", "169.254.170.2", "metadata.google.internal"]
             .iter()
             .any(|host| text.contains(host)) =>
         {
-            (Denied, NO_CREDENTIALS)
+            match answered {
+                true => (Unavailable, "the service that hands out credentials does not answer: try again later"),
+                false => (Denied, NO_CREDENTIALS),
+            }
         }
         _ if text.contains("missing LOCATION") => (Config, "check the region and the endpoint"),
         _ => (Unavailable, "try again later"),
@@ -155,6 +160,20 @@ fn reason(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn explain(error: StoreError, doing: &str, place: &str) -> Error {
+        super::explain(error, doing, place, false)
+    }
+
+    #[test]
+    fn credentials_that_were_there_before_are_only_late() {
+        let source = "connecting to http://169.254.169.254/latest timed out";
+        let error = || StoreError::Generic { store: "S3", source: source.into() };
+        assert_eq!(explain(error(), "reading a", "s3://b").kind(), ErrorKind::Denied);
+        let late = super::explain(error(), "reading a", "s3://b", true);
+        assert_eq!(late.kind(), ErrorKind::Unavailable, "{late}");
+        assert!(late.to_string().ends_with("does not answer: try again later"), "{late}");
+    }
 
     fn denied(body: &str) -> StoreError {
         StoreError::PermissionDenied { path: "x".into(), source: body.to_owned().into() }

@@ -354,6 +354,6 @@ impl Backend {
     }
 
     pub(crate) fn explain(&self, error: StoreError, doing: &str, name: &Name) -> Error {
-        explain(error, format!("{doing} {name}").trim_end(), &self.place)
+        explain(error, format!("{doing} {name}").trim_end(), &self.place, self.store_time().is_some())
     }
 }

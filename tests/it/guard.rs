@@ -33,7 +33,7 @@ async fn a_lease_is_renewed_at_each_third_of_its_time_to_live_by_one_write() {
     let bed = Memory::new().await;
     let guard = bed.lock("a", &request()).await;
     let fence = guard.fence();
-    assert_eq!(guard.grant().owner(), "test");
+    assert_eq!((guard.grant().owner(), guard.grant().namespace().as_str()), ("test", "default"));
     for third in 1..=30u32 {
         let before = bed.store.requests();
         bed.pass(1, 10 * SECOND - MILLI).await;
@@ -382,7 +382,10 @@ async fn a_store_that_nobody_uses_any_more_leaves_no_task_behind() {
     let tasks = || Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     let bed = Memory::new().await;
-    bed.lock("a", &request()).await.release().await.unwrap();
+    let guard = bed.lock("a", &request()).await;
+    settle().await;
+    guard.release().await.unwrap();
+    settle().await;
     assert!(tasks() > before, "somebody looks after guards");
     drop(bed);
     settle().await;

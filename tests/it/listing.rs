@@ -115,6 +115,8 @@ async fn finds_every_key(leases: &Leases) {
         assert!(errors.is_empty(), "{errors:?}");
         assert_eq!(keys(&statuses), expected, "pages of {limit}");
     }
+    let whole = leases.list(b"", None, expected.len()).await.unwrap();
+    assert!(whole.keys.len() == expected.len() && whole.next.is_none(), "a page more for nothing");
     let deep = format!("long/{}", "x".repeat(900));
     for prefix in ["a", "a/", "a//", "A", "/", "long/", "long/xxx", &deep, &format!("{deep}3"), ".", "nothing"] {
         let wanted = expected.iter().filter(|key| key.as_bytes().starts_with(prefix.as_bytes())).cloned().collect();

@@ -216,6 +216,18 @@ async fn a_request_that_was_repeated_elsewhere_can_be_repeated_here_for_as_long_
 }
 
 #[tokio::test]
+async fn a_lease_that_was_renewed_elsewhere_can_be_renewed_here_when_it_would_have_ended() {
+    let world = World::new();
+    let (process, other) = (world.process().await, world.process().await);
+    let first = granted(process.leases.acquire(&key("a"), &request()).await);
+    world.clock.advance(secs(20));
+    renewed(other.leases.renew_by_id(&key("a"), first.lease_id(), None).await);
+    world.clock.advance(secs(10));
+    let third = renewed(process.leases.renew_by_id(&key("a"), first.lease_id(), None).await);
+    assert_eq!(third.time_left(), TTL);
+}
+
+#[tokio::test]
 async fn renewing_a_lease_that_has_ended_is_lost_even_if_nobody_took_it() {
     let world = World::new();
     let process = world.process().await;

@@ -192,6 +192,21 @@ async fn who_waits_for_what_a_guard_of_its_own_process_keeps_asks_nothing_of_the
 }
 
 #[tokio::test]
+async fn so_does_who_waits_for_what_its_process_has_from_another_by_a_request_id() {
+    let memory = Memory::new();
+    let (store, others) = (memory.builder(1).open().await.unwrap(), memory.process(2).await);
+    let leases = store.leases("default").unwrap();
+    let asked = request().request_id("job-7").unwrap();
+    granted(others.acquire(&key("a"), &asked).await);
+    let _guard = leases.guard(granted(leases.acquire(&key("a"), &asked).await), None);
+    let _waiting = wait(&leases, request(), LONG);
+    calm().await;
+    let before = store.requests();
+    memory.pass(100 * SECOND).await;
+    assert_eq!(store.requests().since(&before).total(), 10, "renewals only");
+}
+
+#[tokio::test]
 async fn who_waits_for_a_lease_of_its_own_process_sees_that_it_was_given_back_through_another() {
     let memory = Memory::new();
     let (leases, others) = (memory.process(1).await, memory.process(2).await);

@@ -74,6 +74,30 @@ fn errors_of_the_system_are_told_apart() {
     }
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn an_object_that_cannot_be_read_is_not_taken_for_missing() {
+    let (dir, store) = fresh();
+    let file = dir.path().join("orders/meta/k.pb");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(&file, &file).unwrap();
+    let unreadable = body(&store).await.unwrap_err();
+    assert!(!matches!(unreadable, Error::NotFound { .. }), "{unreadable}");
+    create(&store, "x").await.unwrap_err();
+    update(&store, "x", Some("\"00\"".into())).await.unwrap_err();
+    assert!(fs::symlink_metadata(&file).unwrap().is_symlink(), "it is as it was");
+}
+
+#[tokio::test]
+async fn an_object_where_a_folder_should_be_is_named_and_nothing_is_left_beside_it() {
+    let (dir, store) = fresh();
+    store.put(&Path::from("orders/meta"), "in the way".into()).await.unwrap();
+    let refused = create(&store, "x").await.unwrap_err();
+    assert!(refused.to_string().contains("an object and a folder at once"), "{refused}");
+    assert!(!matches!(refused, Error::AlreadyExists { .. } | Error::NotFound { .. }), "{refused}");
+    assert_eq!(fs::read_to_string(dir.path().join("orders/meta")).unwrap(), "in the way");
+}
+
 #[test]
 fn names_are_spread_over_the_locks() {
     let shard = |number: usize| Name::new(FilePath::new("/"), &Path::from(format!("key-{number}"))).unwrap().shard();

@@ -33,7 +33,10 @@ async fn a_lease_is_renewed_at_each_third_of_its_time_to_live_by_one_write() {
     let bed = Memory::new().await;
     let guard = bed.lock("a", &request()).await;
     let fence = guard.fence();
-    assert_eq!((guard.grant().owner(), guard.grant().namespace().as_str()), ("test", "default"));
+    assert_eq!(guard.grant().owner(), "test");
+    let elsewhere = lock(&bed.store.leases("orders").unwrap(), "b", &request()).await;
+    assert_eq!(elsewhere.grant().namespace().as_str(), "orders");
+    elsewhere.release().await.unwrap();
     for third in 1..=30u32 {
         let before = bed.store.requests();
         bed.pass(1, 10 * SECOND - MILLI).await;

@@ -6,7 +6,7 @@ use crate::{
     processes::{MILLI, World, granted, lost, moving, record_name, renewed},
 };
 use leasehold::{
-    ErrorKind,
+    Clock, ErrorKind,
     fsck::Damage,
     testkit::{Answer, Fault, Op, Rule},
 };
@@ -40,6 +40,20 @@ async fn damage_that_cannot_be_looked_at_a_second_time_is_a_failure() {
     world.objects.faults().script(Rule::once(Op::Get, DENIED).on("/meta/").after(2));
     let report = look(&operator.store).await;
     assert_eq!((report.findings.len(), report.failures), (0, 1), "{report:?}");
+}
+
+#[tokio::test]
+async fn a_copy_that_cannot_be_put_aside_is_tried_three_times_within_a_moment_and_nothing_is_repaired() {
+    let world = damaged().await;
+    let operator = world.process().await;
+    world.objects.faults().script(Rule::always(Op::Put, FAILED).on("/.aside/"));
+    let began = world.clock.wall();
+    let report = moving(&[&world.clock], MILLI, repair(&operator.store)).await;
+    assert_eq!((report.repaired, report.failures), (0, 1), "{report:?}");
+    assert_eq!(world.objects.faults().injected().values().sum::<u64>(), 3);
+    let took = world.clock.wall().since(began);
+    assert!(took <= 55 * MILLI, "the second at once, the third after a twentieth of a second: {took:?}");
+    assert_eq!(world.record("x"), "nonsense");
 }
 
 #[tokio::test]

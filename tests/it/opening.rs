@@ -3,7 +3,7 @@
 
 use crate::{
     common::{Bed, noon, s3},
-    processes::{MILLI, moving},
+    processes::{MILLI, moving, start},
 };
 use leasehold::{
     ErrorKind, Key, Settings, Store,
@@ -14,7 +14,11 @@ use leasehold::{
     },
 };
 use object_store::{ObjectStore, memory::InMemory};
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::pin,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 async fn server() -> (TestClock, S3Server) {
     let clock = TestClock::at(noon());
@@ -119,6 +123,28 @@ async fn the_probe_refuses_what_two_holders_could_come_from_and_names_the_rule()
         assert!(error.to_string().contains(rule), "{flaw:?} over HTTP: {error}");
         assert!(!server.names().iter().any(|name| name.ends_with("store.json")), "an unsafe store is left alone");
     }
+}
+
+#[tokio::test]
+async fn the_probe_refuses_a_store_in_which_what_won_a_race_is_not_there() {
+    let clock = TestClock::at(noon());
+    let objects = fault_store(&clock);
+    let written = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&written);
+    objects.set_observer(Box::new(move |applied| seen.lock().unwrap().push(applied.name.clone())));
+    // Four reads come before that of the first race.
+    objects.faults().script(Rule::once(Op::Get, Fault::Delay(MILLI)).on(".leasehold/probe/").after(4));
+    let store = Store::builder().object_store(Arc::new(objects.clone())).clock(Arc::new(clock.clone()));
+    let mut opening = pin!(store.open());
+    start(&mut opening).await;
+    let (first, raced) = {
+        let written = written.lock().unwrap();
+        (written.first().unwrap().clone(), written.last().unwrap().clone())
+    };
+    objects.put_object(&raced, objects.object(&first).unwrap().0);
+    let error = moving(&[&clock], MILLI, opening).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    assert!(error.to_string().contains("of racing creates exactly one wins"), "{error}");
 }
 
 #[tokio::test]

@@ -488,7 +488,12 @@ impl Engine {
     ) -> Grant {
         let longest = old.map(|old| old.deadline.plus(lease.expires.since(old.expires)));
         let longest = core.belief_in(lease).or(longest).filter(|_| !planted(Planted::BeliefBeyondExpiry));
-        let deadline = longest.map_or(latest, |longest| latest.min(longest));
+        let mut deadline = longest.map_or(latest, |longest| latest.min(longest));
+        // Asked now: the answer to the very write may have told that this machine stood still, with all its clocks.
+        let now = self.now();
+        if self.backend.is_behind(&self.agreement, now.wall) {
+            deadline = deadline.min(now.moment);
+        }
         core.belief = Some(Belief { id: lease.id, deadline, expires: lease.expires });
         Grant {
             namespace: cell.slot.namespace.clone(),

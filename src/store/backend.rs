@@ -308,6 +308,19 @@ impl Backend {
         }
     }
 
+    /// Whether this machine's clock is so far behind the store's that others take what it writes now for long ended.
+    ///
+    /// A machine that stood still with both of its clocks (a virtual one that was paused) notices nothing by itself; the
+    /// date of an answer tells it.
+    pub(crate) fn is_behind(&self, agreement: &Agreement, wall: Timestamp) -> bool {
+        self.store_time().is_some_and(|store| store > wall.plus(agreement.max_clock_skew + DATE_SLACK))
+    }
+
+    /// Whether no answer says what time it is.
+    pub(crate) fn must_be_asked_for_the_time(&self) -> bool {
+        self.time == TimeSource::Object
+    }
+
     /// Asks the store for its time now, whatever it has told before.
     pub(crate) async fn ask_time(&self) -> Result<()> {
         match self.time {

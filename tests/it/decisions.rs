@@ -891,6 +891,19 @@ async fn a_decision_that_the_store_received_too_late_is_not_won_whatever_our_clo
     assert_eq!(decisions.decision(txn).await.unwrap(), Answer::Forgotten);
 }
 
+/// A virtual machine that was paused, on a store whose answers have no date.
+#[tokio::test]
+async fn a_decision_by_a_machine_that_stood_still_with_all_its_clocks_is_judged_by_when_it_was_received() {
+    let world = World::new();
+    let frozen = TestClock::at(noon());
+    let process = world.process_that_asks_the_time(&frozen).await;
+    let (decisions, txn) = (process.decisions(), process.decisions().begin());
+    world.clock.advance(AGE + MARGIN + 2 * SECOND);
+    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Forgotten);
+    assert_eq!(kind(decisions.decide(txn, Decision::Commit).await), ErrorKind::Unknown);
+    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Forgotten);
+}
+
 #[tokio::test]
 async fn a_decision_that_one_machine_of_the_store_received_too_late_is_not_won_by_the_clock_of_another() {
     let world = World::new();

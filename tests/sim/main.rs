@@ -21,7 +21,7 @@ use run::{Ran, run};
 use std::{collections::BTreeMap, env, ops::Range, sync::Mutex, thread};
 
 /// So many seeds must be enough to find any planted bug.
-const ENOUGH: u64 = 2000;
+const ENOUGH: u64 = 20_000;
 
 /// What all runs came to.
 #[derive(Default)]

@@ -288,7 +288,8 @@ impl StoreBuilder {
         self
     }
 
-    /// Declares that a store that was handed in goes by the same clock as this process.
+    /// Declares that a store that was handed in goes by the same clock as this process. Without this it is asked for its
+    /// time by a small write and a read, and each decision is one read more.
     pub fn shares_our_clock(mut self) -> Self {
         self.declared.our_time = true;
         self

@@ -29,7 +29,8 @@ mod unix {
 
     /// Everything by which somebody asks a program to end, or to do what it has been taught.
     const PASSED_ON: [Number; 6] = [Number::INT, Number::TERM, Number::HUP, Number::QUIT, Number::USR1, Number::USR2];
-    const OTHERS: [Number; 2] = [Number::TSTP, Number::CONT];
+    /// By which somebody lets it stand still, and go on.
+    const TAKEN: [Number; 2] = [Number::TSTP, Number::CONT];
 
     /// Until somebody lets the program go on. Perhaps not before this returns: the system stops one thread after the other.
     pub(crate) fn stand_still() {
@@ -69,9 +70,9 @@ mod unix {
     impl Signals {
         pub(crate) fn new() -> Result<Self, Failure> {
             let listen = |number: Number| Ok((number, signal(SignalKind::from_raw(number.as_raw()))?));
-            // Whoever was started to survive the terminal's end (`nohup`) does, and so on.
+            // Whoever was started to survive the terminal's end (`nohup`), or not to be stopped from it, is left alone.
             let kept = |number: &Number| matches!(*number, Number::HUP | Number::TSTP) && is_ignored(*number);
-            let wanted = PASSED_ON.into_iter().chain(OTHERS).filter(|number| !kept(number));
+            let wanted = PASSED_ON.into_iter().chain(TAKEN).filter(|number| !kept(number));
             let streams: std::io::Result<_> = wanted.map(listen).collect();
             Ok(Self(streams.map_err(|error| Failure::failed(format!("signals cannot be received: {error}")))?))
         }

@@ -267,10 +267,10 @@ impl Decisions {
                 Ok(Outcome::Won(seen, ())) => {
                     // An Ok does not say when the store received it, by its own clock: late in the day, ask. Where answers have no
                     // date, a machine that stood still with all its clocks does not even know that it is late.
-                    let late_in_the_day = shared.backend.clocks().latest() >= ages.closes()
+                    let unsure = shared.backend.clocks().latest() >= ages.closes()
                         || shared.backend.must_be_asked_for_the_time();
                     let void = match seen.modified() {
-                        None if late_in_the_day => {
+                        None if unsure => {
                             let found = shared.read(txn).await.map_err(|error| error.in_doubt(true, txn, "decided"))?;
                             !matches!(found, Found::Marker(_))
                         }

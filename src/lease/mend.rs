@@ -25,7 +25,7 @@ use crate::{
     clock::Timestamp,
     index,
     store::{
-        DATE_SLACK, Name, Repair,
+        Name, Repair,
         cas::{self, Cas, Outcome, Slot, Stamp},
     },
 };
@@ -308,8 +308,8 @@ impl Engine {
     /// Until when somebody may believe in a lease that was in a damaged record: it was granted or renewed before the
     /// object was last written, or then. `None` if that is over.
     fn believed_until(&self, damaged: &Damaged, modified: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
-        let (skew, max_ttl) = (self.agreement.max_clock_skew, self.agreement.max_ttl);
-        let written = modified.unwrap_or(now).plus(max_ttl + skew + DATE_SLACK);
+        let max_ttl = self.agreement.max_ttl;
+        let written = modified.unwrap_or(now).plus(max_ttl + self.agreement.longest_difference());
         let said = damaged.expires.unwrap_or(written);
         let until = written.max(said).min(now.plus(max_ttl));
         (until > now).then_some(until)

@@ -76,9 +76,14 @@ impl Agreement {
         Ok(())
     }
 
+    /// What a machine's clock may differ from the store's, as far as that is known: more, and it is not trusted.
+    pub(crate) fn longest_difference(&self) -> Duration {
+        self.max_clock_skew + DATE_SLACK
+    }
+
     /// `margin` and `hour_grace` must be longer than this.
     pub(crate) fn least_margin(&self) -> Duration {
-        2 * (self.max_clock_skew + DATE_SLACK) + LONGEST_WRITE
+        2 * self.longest_difference() + LONGEST_WRITE
     }
 
     fn values(&self) -> [(&'static str, Duration); 5] {

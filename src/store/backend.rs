@@ -1,7 +1,7 @@
 //! The requests that the rest of the library makes, each with a deadline of its own.
 
 use super::{
-    Agreement, DATE_SLACK, Name,
+    Agreement, Name,
     answer::{explain, is_bucket_missing, is_conflict, is_missing},
     clocks::Clocks,
     meter::{Meter, Requests},
@@ -294,7 +294,7 @@ impl Backend {
 
     /// The same for one reading of the wall clock, by what is known of the store's.
     pub(crate) fn believe(&self, agreement: &Agreement, wall: Timestamp) -> Result<()> {
-        let allowed = agreement.max_clock_skew + DATE_SLACK;
+        let allowed = agreement.longest_difference();
         match self.store_time() {
             Some(store) if store.distance(wall) > allowed => Err(Error::new(
                 ErrorKind::Clock,
@@ -313,7 +313,7 @@ impl Backend {
     /// A machine that stood still with both of its clocks (a virtual one that was paused) notices nothing by itself; the
     /// date of an answer tells it.
     pub(crate) fn is_behind(&self, agreement: &Agreement, wall: Timestamp) -> bool {
-        self.store_time().is_some_and(|store| store > wall.plus(agreement.max_clock_skew + DATE_SLACK))
+        self.store_time().is_some_and(|store| store > wall.plus(agreement.longest_difference()))
     }
 
     /// Whether no answer says what time it is.

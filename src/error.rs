@@ -43,6 +43,8 @@ pub struct Error {
     kind: ErrorKind,
     message: String,
     source: Option<Arc<dyn error::Error + Send + Sync>>,
+    /// The write that failed has certainly changed nothing.
+    without_effect: bool,
 }
 
 /// A result with the library's [`Error`].
@@ -60,7 +62,18 @@ impl Error {
     }
 
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self { kind, message: message.into(), source: None, without_effect: false }
+    }
+
+    /// The same error of a write that has certainly changed nothing.
+    pub(crate) fn without_effect(mut self) -> Self {
+        self.without_effect = true;
+        self
+    }
+
+    /// Whether the write that failed with it may have happened all the same, or may yet.
+    pub(crate) fn leaves_doubt(&self) -> bool {
+        self.is_retryable() && !self.without_effect
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {

@@ -4,6 +4,9 @@ use crate::{Error, Result, clock::Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{fmt, time::Duration};
 
+/// Further than this beyond the skew no clock is from the store's that still grants.
+const WRONGEST: Duration = Duration::from_secs(12);
+
 /// The first number that is no fence: JSON readers that count in floating point are exact below it.
 const LIMIT: u64 = 1 << 53;
 
@@ -43,8 +46,8 @@ impl Fence {
     ///
     /// let (now, skew) = (Timestamp::from_micros(5_000_000), Duration::from_secs(1));
     /// let first = Fence::next(None, now, skew)?;
-    /// assert_eq!(first.get(), 6_000_000);
-    /// assert_eq!(Fence::next(Some(first), now, skew)?.get(), 6_000_001);
+    /// assert_eq!(first.get(), 31_000_000);
+    /// assert_eq!(Fence::next(Some(first), now, skew)?.get(), 31_000_001);
     /// # Ok::<(), leasehold::Error>(())
     /// ```
     pub fn next(last: Option<Self>, now: Timestamp, max_clock_skew: Duration) -> Result<Self> {
@@ -54,12 +57,13 @@ impl Fence {
         }
     }
 
-    /// The fence of a grant on a key that has no record: `max(known + 1, now + max_clock_skew)`.
+    /// The fence of a grant on a key that has no record: `max(known + 1, now + 2 × (max_clock_skew + 12 s))`, where `now`
+    /// is the latest that it can be by the store's clock.
     ///
-    /// There may have been a record, removed since, whose fence came from a clock that is ahead of ours by the skew, and
-    /// what this process remembers of the key, `known`, may be older than that fence.
+    /// There may have been a record, removed since, whose fence came from the clock of a machine that was wrong by as much
+    /// as one may be that still grants, and what this process remembers of the key, `known`, may be older than that fence.
     pub fn first(known: Option<Self>, now: Timestamp, max_clock_skew: Duration) -> Result<Self> {
-        Self::above(known, now, max_clock_skew)
+        Self::above(known, now, max_clock_skew.saturating_add(WRONGEST).saturating_mul(2))
     }
 
     fn above(last: Option<Self>, now: Timestamp, ahead: Duration) -> Result<Self> {
@@ -162,14 +166,14 @@ mod tests {
         let removed = Fence::next(Some(known), at(5000).plus(SKEW).minus(Duration::from_micros(1)), SKEW).unwrap();
         assert!(Fence::first(Some(known), at(5000), SKEW).unwrap() > removed);
         assert!(Fence::first(None, at(5000), SKEW).unwrap() > removed);
-        let ahead = Fence::new(9_000_000).unwrap();
-        assert_eq!(Fence::first(Some(ahead), at(5000), SKEW).unwrap().get(), 9_000_001);
+        let ahead = Fence::new(90_000_000).unwrap();
+        assert_eq!(Fence::first(Some(ahead), at(5000), SKEW).unwrap().get(), 90_000_001);
     }
 
     #[test]
     fn a_clock_before_1970_still_gives_a_fence() {
-        assert_eq!(Fence::next(None, at(i64::MIN), Duration::ZERO).unwrap().get(), 1);
-        assert_eq!(Fence::next(None, at(-1), SKEW).unwrap().get(), 1_000_000);
+        assert_eq!(Fence::next(None, at(i64::MIN), Duration::ZERO).unwrap().get(), 24_000_000);
+        assert_eq!(Fence::next(None, at(-1), SKEW).unwrap().get(), 26_000_000);
     }
 
     #[test]

@@ -83,6 +83,11 @@ id! {
     ProcessId, "a process id"
 }
 
+id! {
+    /// Names one start of one machine: clocks that count from it share their origin.
+    BootId, "a boot id"
+}
+
 fn parse(text: &str) -> Option<[u8; 16]> {
     let digits = text.as_bytes();
     if digits.len() != 32 {

@@ -92,7 +92,7 @@ pub use decision::Decisions;
 pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;
 pub use generator::{Generator, OsGenerator};
-pub use id::{LeaseId, ProcessId, WriteId};
+pub use id::{BootId, LeaseId, ProcessId, WriteId};
 pub use key::{Decoded, Key, KeyJson};
 pub use lease::Leases;
 pub use namespace::Namespace;

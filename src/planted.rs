@@ -10,7 +10,6 @@ pub enum Planted {
     BaseTakenAsLost,
     WriteIdReused,
     NoSkewMargin,
-    WallBeforeMonotonic,
     TakeoverKeepsFence,
     FenceInLeaseOnly,
     IndexAfterRecord,
@@ -23,7 +22,6 @@ pub enum Planted {
     DeletedByLocalClock,
     HandOverUnchecked,
     CancelFreesAdopted,
-    BeliefBeyondExpiry,
     LateMarkerCounts,
     CacheTrusted,
     JudgedDropped,
@@ -33,16 +31,21 @@ pub enum Planted {
     ForgottenByOldAnswer,
     UndecidedByOneClock,
     VoidMarkerLeft,
+    StampIgnored,
+    DateEndsLease,
+    LeaseBeforeTime,
+    LastsFromBelief,
+    MonotonicAfterAnswer,
+    BeliefRevived,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 31] = [
         Self::NoReadBack,
         Self::BaseTakenAsLost,
         Self::WriteIdReused,
         Self::NoSkewMargin,
-        Self::WallBeforeMonotonic,
         Self::TakeoverKeepsFence,
         Self::FenceInLeaseOnly,
         Self::IndexAfterRecord,
@@ -55,7 +58,6 @@ impl Planted {
         Self::DeletedByLocalClock,
         Self::HandOverUnchecked,
         Self::CancelFreesAdopted,
-        Self::BeliefBeyondExpiry,
         Self::LateMarkerCounts,
         Self::CacheTrusted,
         Self::JudgedDropped,
@@ -65,6 +67,12 @@ impl Planted {
         Self::ForgottenByOldAnswer,
         Self::UndecidedByOneClock,
         Self::VoidMarkerLeft,
+        Self::StampIgnored,
+        Self::DateEndsLease,
+        Self::LeaseBeforeTime,
+        Self::LastsFromBelief,
+        Self::MonotonicAfterAnswer,
+        Self::BeliefRevived,
     ];
 
     /// From now on this thread has this bug, or none.

@@ -1,6 +1,6 @@
 //! Values that a process is configured with. Components (store, clock, generator) go through the builder instead.
 
-use crate::{Error, Result, Ttl, store::LONGEST_WRITE, sweep::SweepSettings};
+use crate::{Error, Result, Ttl, store::LONGEST_WRITE, sweep::SweepSettings, ttl::in_words};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ pub struct Settings {
     /// How long to wait for one listing or bulk delete (30 s).
     #[serde(with = "text")]
     pub bulk_timeout: Duration,
-    /// The shortest time to live that a lease is given, whatever is asked for (1 s).
+    /// The shortest time to live that may be asked for (1 s).
     #[serde(with = "text")]
     pub min_ttl: Duration,
     /// How soon a waiter looks again for the first time (100 ms). It looks less and less often from then on.
@@ -90,20 +90,23 @@ impl Settings {
         let day = Duration::from_secs(24 * 3600);
         if let Some((name, value)) = longer_than_nothing.iter().find(|(_, value)| value.is_zero() || *value > day) {
             return Err(Error::config(format!(
-                "{name} is {value:?}: it must be longer than nothing and at most a day"
+                "{name} is {}: it must be longer than nothing and at most a day",
+                in_words(*value)
             )));
         }
         // An answer that took longer does not tell the time, and a write may land for only so long after it was given up.
         if self.request_timeout > LONGEST_WRITE {
             return Err(Error::config(format!(
-                "request_timeout is {:?}: it must be at most {LONGEST_WRITE:?}",
-                self.request_timeout
+                "request_timeout is {}: it must be at most {}",
+                in_words(self.request_timeout),
+                in_words(LONGEST_WRITE)
             )));
         }
         if self.max_poll_interval < self.poll_interval {
             return Err(Error::config(format!(
-                "max_poll_interval is {:?}: it must be at least poll_interval, {:?}",
-                self.max_poll_interval, self.poll_interval
+                "max_poll_interval is {}: it must be at least poll_interval, {}",
+                in_words(self.max_poll_interval),
+                in_words(self.poll_interval)
             )));
         }
         Ttl::new(self.min_ttl).map_err(|error| error.while_doing("min_ttl cannot be used"))?;
@@ -162,7 +165,7 @@ mod tests {
     fn a_request_may_not_take_longer_than_a_write_may_be_under_way() {
         let settings = |seconds| Settings { request_timeout: Duration::from_secs(seconds), ..Settings::default() };
         assert!(settings(60).validate().is_ok());
-        assert!(settings(61).validate().unwrap_err().to_string().contains("at most 60s"));
+        assert!(settings(61).validate().unwrap_err().to_string().contains("at most 1 min"));
     }
 
     #[test]

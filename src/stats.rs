@@ -58,9 +58,9 @@ counters! {
     /// Leases that went from one holder of this process to the next in a single write.
     leases_handed_over => "leasehold_lease_hand_overs_total", "Leases handed over inside of a process in one write";
     /// Leases that were renewed.
-    leases_renewed => "leasehold_lease_renewals_total" { "outcome" = "renewed" }, "Renewals, by outcome";
-    /// Renewals that found the lease lost.
-    leases_lost => "leasehold_lease_renewals_total" { "outcome" = "lost" }, "Renewals, by outcome";
+    leases_renewed => "leasehold_lease_renewals_total", "Leases renewed";
+    /// Leases that were lost, however that was found out: by the answer to a renewal, by time or by force.
+    leases_lost => "leasehold_leases_lost_total", "Leases that their holders lost";
     /// Leases that were given back.
     leases_released => "leasehold_lease_releases_total", "Leases given back";
     /// Ended leases that an operation cleared or took over on its way.
@@ -73,6 +73,8 @@ counters! {
     markers_deleted_by_operation => "leasehold_markers_deleted_total" { "by" = "operation" }, "Decision markers deleted, by whom";
     /// Decisions whose time was over and that the sweeper deleted.
     markers_deleted_by_sweeper => "leasehold_markers_deleted_total" { "by" = "sweeper" }, "Decision markers deleted, by whom";
+    /// Index entries that were filed, for leases and for decisions.
+    entries_filed => "leasehold_index_entries_filed_total", "Index entries filed";
     /// Index entries that the sweeper deleted.
     entries_deleted => "leasehold_index_entries_deleted_total", "Index entries deleted";
     /// Index entries that the sweeper left for the next pass.
@@ -112,6 +114,12 @@ impl Counters {
                 "Requests to the store, by kind and answer"
             );
             describe_counter!("leasehold_sweep_aborts_total", Unit::Count, "Runs that stopped because traffic resumed");
+            describe_counter!("leasehold_sweep_requests_total", Unit::Count, "Requests to the store made for sweeping");
+            describe_gauge!(
+                "leasehold_sweep_request_share",
+                Unit::Count,
+                "The part of this process's requests that sweeping has taken over the last one to two hours: 0 to 1"
+            );
             describe_histogram!("leasehold_sweep_duration_seconds", Unit::Seconds, "How long runs of the sweeper took");
             describe_gauge!(
                 "leasehold_sweep_last_completed_timestamp_seconds",
@@ -125,7 +133,19 @@ impl Counters {
             );
         });
         begin_counters();
+        counter!("leasehold_sweep_requests_total").increment(0);
+        gauge!("leasehold_sweep_request_share").set(0.);
         Self::default()
+    }
+
+    /// How many index entries this process has filed.
+    pub(crate) fn filed(&self) -> u64 {
+        self.entries_filed.load(Relaxed)
+    }
+
+    /// Which part of this process's requests sweeping takes.
+    pub(crate) fn sweep_share(&self, share: f64) {
+        gauge!("leasehold_sweep_request_share").set(share);
     }
 
     /// A run of the sweeper has ended.

@@ -32,7 +32,9 @@ impl Ttl {
             .ok()
             .map(|millis| Self { millis })
             .filter(|ttl| (Self::MIN..=Self::MAX).contains(ttl))
-            .ok_or_else(|| Error::invalid(format!("a TTL of {duration:?} is not allowed: 1 ms to 10 years are")))
+            .ok_or_else(|| {
+                Error::invalid(format!("TTL must be between 1 ms and 10 years (got {})", in_words(duration)))
+            })
     }
 
     /// The nearest one from `min` to `max`; `max` if those are the wrong way round.
@@ -61,6 +63,28 @@ impl Ttl {
             .map(Timestamp::from_micros)
             .ok_or_else(|| Error::invalid(format!("a TTL of {self} from {now} on is past the end of time")))
     }
+}
+
+/// A duration as people write it: `1 h 30 min`, `250 ms`.
+pub(crate) fn in_words(duration: Duration) -> String {
+    const UNITS: [(u128, &str); 7] = [
+        (86_400_000_000_000, "d"),
+        (3_600_000_000_000, "h"),
+        (60_000_000_000, "min"),
+        (1_000_000_000, "s"),
+        (1_000_000, "ms"),
+        (1000, "µs"),
+        (1, "ns"),
+    ];
+    let mut left = duration.as_nanos();
+    let mut words = Vec::new();
+    for (unit, name) in UNITS {
+        if left >= unit {
+            words.push(format!("{} {name}", left / unit));
+            left %= unit;
+        }
+    }
+    if words.is_empty() { "0 s".to_owned() } else { words.join(" ") }
 }
 
 impl TryFrom<Duration> for Ttl {
@@ -125,6 +149,22 @@ mod tests {
     }
 
     #[test]
+    fn a_duration_reads_as_people_write_it() {
+        for (millis, words) in [
+            (0, "0 s"),
+            (10, "10 ms"),
+            (1000, "1 s"),
+            (90_000, "1 min 30 s"),
+            (3_600_000, "1 h"),
+            (86_400_000, "1 d"),
+            (359_999_996_400_000, "4166666 d 15 h"),
+        ] {
+            assert_eq!(in_words(Duration::from_millis(millis)), words);
+        }
+        assert_eq!(in_words(Duration::from_micros(999)), "999 µs");
+    }
+
+    #[test]
     fn it_reads_the_same_in_a_log() {
         let ttl = Ttl::new(Duration::from_secs(90)).unwrap();
         assert_eq!((format!("{ttl:?}"), ttl.to_string()), ("90s".into(), "90s".into()));
@@ -136,7 +176,7 @@ mod tests {
         let refused = [Duration::ZERO, Duration::from_micros(999), ten_years + Duration::from_millis(1), Duration::MAX];
         for duration in refused {
             let error = Ttl::new(duration).unwrap_err().to_string();
-            assert!(error.contains("1 ms to 10 years"), "{error}");
+            assert!(error.contains("between 1 ms and 10 years"), "{error}");
         }
         assert_eq!(Ttl::new(ten_years).unwrap(), Ttl::MAX);
         assert_eq!(Ttl::new(Duration::from_micros(1999)).unwrap(), Ttl::MIN);

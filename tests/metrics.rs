@@ -4,7 +4,7 @@
 
 use leasehold::{
     Key, Store,
-    clock::Timestamp,
+    clock::{Clock, Timestamp},
     decision::Decision,
     lease::Request,
     store::Probing,
@@ -12,7 +12,13 @@ use leasehold::{
     testkit::{FaultStore, SeededGenerator, TestClock},
 };
 use metrics_exporter_prometheus::PrometheusBuilder;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 /// The value of one series, labels and all, as a scrape shows it.
 fn value(scraped: &str, series: &str) -> f64 {
@@ -49,17 +55,30 @@ async fn the_sweepers_work_is_scraped_with_the_right_values() {
     objects.put_object("default/meta/bad.pb", "not a record");
     objects.put_object("default/.lease-index/2026010200/bad", "{}");
 
-    // A run that somebody interrupts after its first entry, half a second later; and one that is left alone.
-    let options = SweepOptions::new().op_delay(Duration::from_millis(500)).heed_activity();
+    // A run that somebody interrupts after its first entry; and one that is left alone.
+    let seen = Arc::new(AtomicU64::new(0));
+    let options = SweepOptions::new().op_delay(Duration::from_millis(500)).heed_activity().progress({
+        let seen = Arc::clone(&seen);
+        move |report| seen.store(report.entries_seen, SeqCst)
+    });
     let interrupted = tokio::spawn({
         let store = store.clone();
         async move { store.sweep_once(options).await.unwrap() }
     });
-    clock.wait_for_sleepers(1).await;
-    clock.advance(Duration::from_millis(250));
-    store.mark_activity();
-    clock.advance(Duration::from_millis(250));
+    let began = clock.monotonic();
+    while !interrupted.is_finished() {
+        clock.wait_for_sleepers(1).await;
+        if seen.load(SeqCst) == 1 {
+            clock.advance(Duration::from_millis(250));
+            store.mark_activity();
+            clock.advance(Duration::from_millis(250));
+            break;
+        }
+        clock.advance(Duration::from_millis(500));
+        tokio::task::yield_now().await;
+    }
     let interrupted = interrupted.await.unwrap();
+    let took = clock.monotonic().since(began).as_secs_f64();
     assert_eq!((interrupted.stopped_by, interrupted.entries_seen), (Some(StoppedBy::Activity), 1));
     let complete = store.sweep_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
     assert_eq!(complete.stopped_by, Some(StoppedBy::Complete));
@@ -71,6 +90,10 @@ async fn the_sweepers_work_is_scraped_with_the_right_values() {
     assert_eq!(value(r#"leasehold_markers_deleted_total{by="sweeper"}"#), 2.);
     // Five that ended (one has a later entry now), the one given back, two decisions.
     assert_eq!(value("leasehold_index_entries_deleted_total"), 8.);
+    // Those of two decisions, and of seven grants: one key was taken twice.
+    assert_eq!(value("leasehold_index_entries_filed_total"), 9.);
+    assert_eq!(value("leasehold_sweep_requests_total"), (interrupted.requests + complete.requests) as f64);
+    assert!(scraped.contains("# TYPE leasehold_sweep_request_share gauge"));
     let bad = (interrupted.failures + complete.failures) as f64;
     assert!(bad >= 1.);
     assert_eq!(value("leasehold_sweep_failures_total"), bad);
@@ -79,8 +102,8 @@ async fn the_sweepers_work_is_scraped_with_the_right_values() {
     assert_eq!(value(r#"leasehold_sweep_runs_total{ended="activity"}"#), 1.);
     assert_eq!(value(r#"leasehold_sweep_runs_total{ended="complete"}"#), 1.);
     assert_eq!(value("leasehold_sweep_duration_seconds_count"), 2.);
-    assert_eq!(value("leasehold_sweep_duration_seconds_sum"), 0.5);
-    let now = 1_767_227_400. + 24. * 3600. + 4500. + 0.5;
+    assert_eq!(value("leasehold_sweep_duration_seconds_sum"), took);
+    let now = 1_767_227_400. + 24. * 3600. + 4500. + took;
     assert_eq!(value("leasehold_sweep_last_completed_timestamp_seconds"), now);
     // The beginning of the first hour of the second day.
     assert_eq!(value("leasehold_sweep_oldest_hour_timestamp_seconds"), 1_767_225_600. + 24. * 3600.);
@@ -89,6 +112,6 @@ async fn the_sweepers_work_is_scraped_with_the_right_values() {
         assert!(scraped.contains(&format!("# HELP {name} ")), "{name} in:\n{scraped}");
     }
     // A second look changes nothing: a dry run is not counted.
-    store.sweep_once(SweepOptions::new().dry_run()).await.unwrap();
+    store.sweep_once(SweepOptions::new().op_delay(Duration::ZERO).dry_run()).await.unwrap();
     assert_eq!(self::value(&prometheus.render(), "leasehold_sweep_duration_seconds_count"), 2.);
 }

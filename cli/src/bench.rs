@@ -69,7 +69,7 @@ impl Bench {
         if self.concurrency == 0 || self.duration.is_zero() {
             return Err(Failure::usage("--concurrency and --duration must be more than nothing"));
         }
-        let mut opened = Embedded::open(config).await?;
+        let mut opened = Embedded::open_any(config).await?;
         opened.leases = opened.store.leases(NAMESPACE)?;
         let all = [Work::Cycle, Work::Renew, Work::Handover, Work::Sweep];
         let bar = output::spinner();
@@ -119,7 +119,8 @@ impl Work {
         let leases = &opened.leases;
         let key = match self {
             Self::Handover => Key::new("handover")?,
-            _ => Key::new(format!("{}-{number}-{}", self.name(), std::process::id()))?,
+            // The same in each run: a record stays for ever, so new ones would pile up.
+            _ => Key::new(format!("{}-{number}", self.name()))?,
         };
         let request = Request::new(Duration::from_secs(60))?.owner("bench")?;
         let mut held = match self {
@@ -160,7 +161,10 @@ impl Work {
 }
 
 fn granted(key: &Key, acquired: Acquired) -> Result<Grant, Failure> {
-    acquired.granted().ok_or_else(|| Failure::failed(format!("{key} is held: is another bench running on this store?")))
+    acquired.granted().ok_or_else(|| Failure::failed(format!(
+            "{key} in the namespace {NAMESPACE} is held: another bench runs on this store, or one was killed less than a \
+             minute ago"
+        )))
 }
 
 impl Measured {

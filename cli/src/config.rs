@@ -4,6 +4,7 @@ use crate::{
     duration,
     exit::{Failure, Outcome},
     output::{self, Format},
+    shell,
 };
 use clap::{Args, Subcommand};
 use leasehold::{Namespace, Settings};
@@ -108,6 +109,8 @@ pub(crate) struct Config {
     pub(crate) options: BTreeMap<String, String>,
     /// The file that was read, and the names in its `[settings]`.
     file: Option<(PathBuf, toml::Table)>,
+    /// The file that `--config` named.
+    named_file: Option<PathBuf>,
 }
 
 /// Takes the strongest of the values that there are.
@@ -145,7 +148,9 @@ impl<T> Value<T> {
         match parse(&self.value) {
             Ok(value) => Ok(Value { value, origin: self.origin }),
             Err(error) => {
-                Err(Failure::usage(format!("{name} = {:?} ({}): {error}", self.value.to_string(), self.origin)))
+                let text = self.value.to_string();
+                let shown = if text.contains("://") { without_secrets(&text) } else { text };
+                Err(Failure::usage(format!("{name} = {shown:?} ({}): {error}", self.origin)))
             }
         }
     }
@@ -165,6 +170,7 @@ impl Config {
         // A store that was named here and now is meant, whatever the environment says.
         let named = matches!(store.origin, Origin::Flag(_)) && !matches!(server.origin, Origin::Flag(_));
         let server = Some(server).filter(|server| !server.value.is_empty() && !named);
+        server.as_ref().map_or(Ok(()), no_secret_in_server)?;
         let token = if server.is_some() { token()? } else { None };
         let namespace = ("--namespace", global.namespace.clone());
         let namespace =
@@ -192,7 +198,29 @@ impl Config {
             settings: file.settings,
             options: file.options,
             file: file_at,
+            named_file: global.config.clone(),
         })
+    }
+
+    /// A command of this program that talks to what this one talks to, to be pasted into a shell. What the environment
+    /// and the configuration file say, they say again.
+    pub(crate) fn command(&self, words: &[&str]) -> String {
+        let mut command = vec!["leasehold".to_owned()];
+        let mut add = |origin: &Origin, value: &str| {
+            if let Origin::Flag(flag) = origin {
+                command.extend([(*flag).to_owned(), shell::quoted(value)]);
+            }
+        };
+        if let Some(file) = &self.named_file {
+            add(&Origin::Flag("--config"), &file.to_string_lossy());
+        }
+        match &self.server {
+            Some(server) => add(&server.origin, &server.value),
+            None => add(&self.store.origin, &self.store.value),
+        }
+        add(&self.namespace.origin, &self.namespace.value.to_string());
+        command.extend(words.iter().map(|word| shell::quoted(word)));
+        command.join(" ")
     }
 
     /// Every value by its name, as text.
@@ -204,7 +232,7 @@ impl Config {
         };
         let format = if self.output.value == Format::Json { "json" } else { "table" };
         let mut rows = vec![
-            row("store", self.store.value.clone(), &self.store.origin),
+            row("store", without_secrets(&self.store.value), &self.store.origin),
             row("namespace", self.namespace.value.to_string(), &self.namespace.origin),
             row("output", format.to_owned(), &self.output.origin),
             row("owner", self.owner.value.clone(), &self.owner.origin),
@@ -299,6 +327,9 @@ fn default_store() -> Result<String, Failure> {
 
 /// A URL as it is, and a folder as the URL of a folder.
 fn store_url(text: &str) -> Result<String, String> {
+    if text.starts_with("http://") || text.starts_with("https://") {
+        return Err("that is the URL of a lock service: name it with --server".to_owned());
+    }
     if text.contains("://") {
         return Ok(text.to_owned());
     }
@@ -308,6 +339,39 @@ fn store_url(text: &str) -> Result<String, String> {
     }
     let folder = std::path::absolute(text).map_err(|error| error.to_string())?;
     url::Url::from_file_path(&folder).map(String::from).map_err(|()| "it is no folder that a URL can name".to_owned())
+}
+
+/// A store's URL as it may be shown: no password, and of its options no values but those that lead to it.
+fn without_secrets(text: &str) -> String {
+    let Ok(mut url) = url::Url::parse(text) else { return "(no URL)".to_owned() };
+    // A URL without a host has no password either.
+    let _ = url.set_password(None);
+    let shown = |name: &str, value: &str| match name {
+        "endpoint" | "region" => format!("{name}={value}"),
+        _ => format!("{name}=(set)"),
+    };
+    let query: Vec<String> = url.query_pairs().map(|(name, value)| shown(&name, &value)).collect();
+    url.set_query(None);
+    match query.is_empty() {
+        true => url.to_string(),
+        false => format!("{url}?{}", query.join("&")),
+    }
+}
+
+/// A service's URL stands in messages, in process lists and in shell histories: nothing secret may be in it.
+fn no_secret_in_server(server: &Value<String>) -> Result<(), Failure> {
+    let secret = match url::Url::parse(&server.value) {
+        Ok(url) => !url.username().is_empty() || url.password().is_some() || url.query().is_some(),
+        Err(_) => server.value.contains('@'),
+    };
+    match secret {
+        true => Err(Failure::usage(format!(
+            "server ({}): neither a user name, a password nor a query belongs into the URL of a service; write it like \
+             http://127.0.0.1:7420, and put the token into LEASEHOLD_TOKEN or into the file that LEASEHOLD_TOKEN_FILE names",
+            server.origin
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// The token for a service.
@@ -342,5 +406,27 @@ mod tests {
         assert!(store_url("./leases").unwrap().starts_with("file:///"));
         assert!(store_url("leases").unwrap_err().contains("./leases"));
         assert!(store_url("s3:/bucket").is_err());
+        assert!(store_url("http://127.0.0.1:7420").unwrap_err().contains("--server"));
+    }
+
+    #[test]
+    fn no_secret_of_a_stores_url_is_shown() {
+        let shown =
+            without_secrets("s3://id:hunter2@bucket/prefix?endpoint=http://host:9000&secret_access_key=hunter2");
+        assert_eq!(shown, "s3://id@bucket/prefix?endpoint=http://host:9000&secret_access_key=(set)");
+        assert_eq!(without_secrets("file:///var/lib/leases"), "file:///var/lib/leases");
+    }
+
+    #[test]
+    fn a_secret_in_a_services_url_is_refused_and_not_shown() {
+        let refused = |text: &str| {
+            no_secret_in_server(&Value { value: text.to_owned(), origin: Origin::Flag("--server") })
+                .map_err(|failure| failure.message)
+        };
+        for text in ["http://user:hunter2@host:7420", "http://hunter2@host", "hunter2@host", "http://host/?t=hunter2"] {
+            let message = refused(text).unwrap_err();
+            assert!(!message.contains("hunter2") && message.contains("LEASEHOLD_TOKEN"), "{message}");
+        }
+        assert_eq!(refused("http://127.0.0.1:7420"), Ok(()));
     }
 }

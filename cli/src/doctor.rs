@@ -29,6 +29,10 @@ struct Shown {
     reads: Option<Latency>,
     writes: Option<Latency>,
     requests: u64,
+    /// How far apart the store's own clocks were found.
+    spread_ms: u64,
+    /// What an operator should know although nothing failed.
+    remarks: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -56,9 +60,10 @@ impl From<Percentiles> for Latency {
 impl Doctor {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
         target::no_service(config)?;
+        let builder = target::builder(config)?;
         let bar = output::spinner();
-        bar.set_message(format!("looking at {}", config.store.value));
-        let diagnosed = target::builder(config).diagnose().await;
+        bar.set_message("looking at the store");
+        let diagnosed = builder.diagnose().await;
         bar.finish_and_clear();
         let diagnosis = diagnosed.map_err(|error| target::explain(config, error))?;
         let shown = Shown {
@@ -70,6 +75,8 @@ impl Doctor {
             reads: diagnosis.reads.map(Latency::from),
             writes: diagnosis.writes.map(Latency::from),
             requests: diagnosis.requests,
+            spread_ms: millis(diagnosis.spread),
+            remarks: diagnosis.remarks.clone(),
         };
         match config.output.value {
             Format::Json => output::json(&shown)?,
@@ -104,6 +111,13 @@ fn table(shown: &Shown, diagnosis: &Diagnosis) -> Result<(), crate::exit::Failur
     for (name, latency) in [("reads", &shown.reads), ("writes", &shown.writes)] {
         rows.extend(latency.as_ref().map(|times| (name, format!("p50 {} ms, p99 {} ms", times.p50_ms, times.p99_ms))));
     }
+    if shown.spread_ms > 0 {
+        rows.push((
+            "spread",
+            format!("{} ms between the store's own clocks: leases end later by as much", shown.spread_ms),
+        ));
+    }
+    rows.extend(shown.remarks.iter().map(|remark| ("remark", remark.clone())));
     rows.push(("requests", format!("{} made to find out", shown.requests)));
     rows.push(("verdict", verdict(diagnosis.verdict()).1.to_owned()));
     output::object(Format::Table, shown, &rows)
@@ -116,7 +130,7 @@ fn verdict(verdict: Verdict) -> (&'static str, &'static str) {
         Verdict::Untidy => {
             ("untidy", "safe for leases, but what has ended is not tidied: listing and deleting are needed for that")
         }
-        Verdict::WrongClock => ("wrong_clock", "nothing is granted by this machine until its clock is mended"),
+        Verdict::WrongClock => ("wrong_clock", "wrong clock: set this machine's clock before anything else"),
         Verdict::Unsafe => ("unsafe", "NOT safe for leases: two could hold one lock"),
         Verdict::Unusable => ("unusable", "cannot be used: see what failed above"),
         Verdict::Unreachable => ("unreachable", "does not answer"),

@@ -31,6 +31,11 @@ pub(crate) fn short(duration: Duration) -> String {
     humantime::format_duration(rounded).to_string()
 }
 
+/// `1h 30m`, to the last digit.
+pub(crate) fn exact(duration: Duration) -> String {
+    humantime::format_duration(duration).to_string()
+}
+
 /// A time with how far it is from now: `2026-11-16T08:00:00.000Z (in 28s)`.
 pub(crate) fn relative(at: Timestamp, now: Timestamp) -> String {
     if at > now {

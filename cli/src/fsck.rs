@@ -17,6 +17,9 @@ pub(crate) struct Fsck {
     /// Repair what can be repaired: write missing entries, move records aside that cannot be read
     #[arg(long)]
     repair: bool,
+    /// Leases of all namespaces, decisions, and names that are none of ours
+    #[arg(long)]
+    all_namespaces: bool,
 }
 
 impl Fsck {
@@ -38,6 +41,9 @@ impl Fsck {
         });
         if self.repair {
             options = options.repair(config.owner.value.clone());
+        }
+        if !self.all_namespaces {
+            options = options.namespace(config.namespace.value.clone());
         }
         let checked = store.fsck(options).await;
         bar.finish_and_clear();

@@ -1,12 +1,12 @@
 //! acquire, renew, release, get, watch, list.
 
 use crate::{
-    config::Config,
+    config::{Config, Origin},
     duration,
-    exit::{FAILED, Failure, HELD, LOST, Outcome, TIMED_OUT},
+    exit::{FAILED, Failure, HELD, LOST, Outcome, TIMED_OUT, UNAVAILABLE},
     output::{self, Format},
     signals::Signals,
-    target::{Asked, Embedded, Target, Wanted},
+    target::{Asked, Embedded, GOODBYE, SHORT_GOODBYE, Target, Wanted, in_time, to_ask, to_open},
     view::{self, Holder, printable},
 };
 use clap::Args;
@@ -44,8 +44,8 @@ pub(crate) struct Asking {
 }
 
 impl Asking {
-    pub(crate) fn ttl(&self, config: &Config) -> Duration {
-        self.ttl.unwrap_or(config.ttl.value)
+    fn ttl(&self, config: &Config) -> Option<Duration> {
+        self.ttl.or_else(|| (config.ttl.origin != Origin::Default).then_some(config.ttl.value))
     }
 
     pub(crate) fn owner(&self, config: &Config) -> String {
@@ -112,17 +112,24 @@ pub(crate) struct List {
 impl Acquire {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
         let wanted = Wanted { request_id: self.request_id.clone(), ..self.asked.wanted(config) };
-        let target = Target::open(config).await?;
+        let target = in_time(config, to_open(config, self.wait), Target::open(config)).await?;
         let mut signals = Signals::new()?;
+        let asking = target.acquire(&self.key, &wanted, self.wait.unwrap_or_default());
         let asked = tokio::select! {
             biased;
-            asked = target.acquire(&self.key, &wanted, self.wait.unwrap_or_default()) => Ok(asked?),
+            asked = in_time(config, to_ask(config, self.wait), asking) => Ok(asked),
             signal = signals.next() => Err(signal),
         };
         let asked = match asked {
-            Ok(asked) => asked,
+            Ok(Ok(asked)) => asked,
+            Ok(Err(failure)) => {
+                if failure.code == UNAVAILABLE && self.wait.is_some() {
+                    target.say_goodbye(&self.key, SHORT_GOODBYE).await;
+                }
+                return Err(failure);
+            }
             Err(signal) => {
-                target.say_goodbye(&self.key).await;
+                target.say_goodbye(&self.key, GOODBYE).await;
                 return Ok(signal.exit_code());
             }
         };
@@ -131,20 +138,38 @@ impl Acquire {
                 output::object(config.output.value, &grant, &grant.rows())?;
                 Ok(0)
             }
-            Asked::Held(holder, again) => Err(held(&self.key, holder.as_ref(), again, self.wait)),
+            Asked::Held(holder, again) => Err(held(config, &self.key, holder.as_ref(), again, self.wait)),
         }
     }
 }
 
 /// Why a key was not granted, and what to do: after waiting, the time is over.
-pub(crate) fn held(key: &Key, holder: Option<&Holder>, again: Duration, waited: Option<Duration>) -> Failure {
+pub(crate) fn held(
+    config: &Config,
+    key: &Key,
+    holder: Option<&Holder>,
+    again: Duration,
+    waited: Option<Duration>,
+) -> Failure {
     let who = match holder {
         Some(holder) => format!("{key} is held by {}", holder.who()),
         None => format!("{key} is free, and another process's turn: ask again in {}", duration::short(again)),
     };
     match waited {
         Some(waited) => Failure::new(TIMED_OUT, format!("{who}; waited {} for it", duration::short(waited))),
-        None => Failure::new(HELD, format!("{who}; wait for it with --wait 1m, or look with: leasehold get {key}")),
+        None => {
+            let look = look(config, key);
+            Failure::new(HELD, format!("{who}; wait for it with --wait 1m, or look with: {look}"))
+        }
+    }
+}
+
+/// The command that shows who holds a key. Whatever was on our own command line is text.
+fn look(config: &Config, key: &Key) -> String {
+    let text = String::from_utf8_lossy(key.as_bytes());
+    match text.starts_with('-') {
+        true => config.command(&["get", "--", &text]),
+        false => config.command(&["get", &text]),
     }
 }
 
@@ -218,7 +243,7 @@ impl Release {
 
 impl Get {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
-        let status = Target::existing(config).await?.get(&self.key).await?;
+        let status = Target::looking(config).await?.get(&self.key).await?;
         output::object(config.output.value, &status, &status.rows())?;
         Ok(0)
     }

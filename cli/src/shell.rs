@@ -4,6 +4,23 @@ use crate::{exit::Failure, output};
 use clap::{Args, Command};
 use clap_complete::Shell;
 
+/// A word as a shell takes it for itself, whatever is in it.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:@%+,=".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    if !word.chars().any(char::is_control) {
+        return format!("'{}'", word.replace('\'', r"'\''"));
+    }
+    // What a terminal would act on, rather than show, is written by its number.
+    let byte = |byte: u8| match byte {
+        b' '..=b'~' if !matches!(byte, b'\'' | b'\\' | b'%') => char::from(byte).to_string(),
+        _ => format!(r"\{byte:03o}"),
+    };
+    format!("\"$(printf '{}')\"", word.bytes().map(byte).collect::<String>())
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Completions {
     /// For which shell
@@ -52,4 +69,25 @@ fn commands(command: &Command, above: &str, page: &mut Vec<u8>) -> std::io::Resu
         commands(below, &name, page)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_quoted_where_a_shell_would_see_more_in_it() {
+        for (word, quote) in [
+            ("orders/42", "orders/42"),
+            ("", "''"),
+            ("a b; rm", "'a b; rm'"),
+            ("it's", r"'it'\''s'"),
+            ("$HOME", "'$HOME'"),
+            ("naïve", "'naïve'"),
+            ("~", "'~'"),
+            ("a\nb%'", "\"$(printf 'a\\012b\\045\\047')\""),
+        ] {
+            assert_eq!(quoted(word), quote);
+        }
+    }
 }

@@ -18,10 +18,38 @@ pub(crate) enum Command {
     Show,
     /// Change it, and raise the epoch; every other process must have been stopped for long enough
     Set(Set),
+    /// Write a store.json that was lost or damaged again
+    Repair(Mend),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Set {
+    #[command(flatten)]
+    values: Values,
+    /// You vouch for it: every process that uses the store has been stopped for max_ttl + margin, or for the new
+    /// max_txn_age + margin if that is longer
+    #[arg(long)]
+    all_processes_stopped: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Mend {
+    #[command(flatten)]
+    values: Values,
+    /// You vouch for it: the values that are shown without this are those that every running process goes by
+    #[arg(long, requires = "reason")]
+    confirm: bool,
+    /// You vouch for it: every process that uses the store has been stopped for max_ttl + margin
+    #[arg(long)]
+    all_processes_stopped: bool,
+    /// Why, for the record that is kept in the store
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+}
+
+/// What all processes agree on.
+#[derive(Debug, Args)]
+struct Values {
     /// How far the clocks of any two machines may differ
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     max_clock_skew: Option<Duration>,
@@ -37,10 +65,18 @@ pub(crate) struct Set {
     /// The longest time to live of a lease
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     max_ttl: Option<Duration>,
-    /// You vouch for it: every process that uses the store has been stopped for max_ttl + margin, or for the new
-    /// max_txn_age + margin if that is longer
-    #[arg(long)]
-    all_processes_stopped: bool,
+}
+
+impl Values {
+    fn change(&self) -> AgreementChange {
+        AgreementChange {
+            max_clock_skew: self.max_clock_skew,
+            max_txn_age: self.max_txn_age,
+            margin: self.margin,
+            marker_retention: self.marker_retention,
+            max_ttl: self.max_ttl,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -63,6 +99,7 @@ impl Command {
         match self {
             Self::Show => show(config).await,
             Self::Set(set) => set.run(config).await,
+            Self::Repair(mend) => mend.run(config).await,
         }
     }
 }
@@ -70,7 +107,7 @@ impl Command {
 async fn show(config: &Config) -> Outcome {
     // Looking needs no proof, and no right to write.
     no_service(config)?;
-    let store = builder(config).must_exist().probing(Probing::Never).open().await?;
+    let store = builder(config)?.must_exist().probing(Probing::Never).open().await?;
     let info = store.info().await?;
     let agreed = info.agreement;
     let shown = Shown {
@@ -107,18 +144,12 @@ fn values(agreed: &Agreement) -> [(&'static str, String); 5] {
 
 impl Set {
     async fn run(&self, config: &Config) -> Outcome {
-        let change = AgreementChange {
-            max_clock_skew: self.max_clock_skew,
-            max_txn_age: self.max_txn_age,
-            margin: self.margin,
-            marker_retention: self.marker_retention,
-            max_ttl: self.max_ttl,
-        };
+        let change = self.values.change();
         if change == AgreementChange::default() {
             return Err(Failure::usage("say what to change, such as --max-ttl 2h; see leasehold store set --help"));
         }
         no_service(config)?;
-        let store = builder(config).must_exist().open().await?;
+        let store = builder(config)?.must_exist().open().await?;
         let old = *store.agreement();
         let stop = change.needs_a_stop_of(&old);
         let why = if stop == old.max_ttl + old.margin { "max_ttl + margin" } else { "the new max_txn_age + margin" };
@@ -131,6 +162,35 @@ impl Set {
         }
         let new = store.change_agreement(&change, &config.owner.value).await?;
         output::say(format_args!("changed; epoch {} -> {}. Processes may be started again", old.epoch, new.epoch));
+        show(config).await
+    }
+}
+
+impl Mend {
+    async fn run(&self, config: &Config) -> Outcome {
+        no_service(config)?;
+        let repair = builder(config)?.must_exist().repair_settings(&self.values.change()).await?;
+        let (Some(reason), true) = (&self.reason, self.confirm) else {
+            for (name, value, source) in repair.values() {
+                output::say(format_args!("{name:18}{:10}{source}", duration::exact(value)));
+            }
+            return Err(Failure::usage(
+                "nothing was written. Processes that go by different settings could both hold one lock: make sure that \
+                 these are the values that every process on this store goes by (name those that differ, such as \
+                 --max-clock-skew 5s), and say so with --confirm --reason TEXT",
+            ));
+        };
+        if !repair.contradicted().is_empty() && !self.all_processes_stopped {
+            let stop = repair.agreement().max_ttl + repair.agreement().margin;
+            return Err(Failure::usage(format!(
+                "nothing was written. What is left of the old settings says something else of {}: stop every process that \
+                 uses the store, wait for {} (max_ttl + margin), and say so with --all-processes-stopped",
+                repair.contradicted().join(", "),
+                duration::short(stop)
+            )));
+        }
+        let written = repair.write(reason, &config.owner.value).await?;
+        output::say(format_args!("written; epoch {}", written.epoch));
         show(config).await
     }
 }

@@ -2,15 +2,17 @@
 
 use crate::{
     config::Config,
+    duration,
     exit::{Failure, LOST, UNAVAILABLE},
     remote::{Refused, Remote, RemoteGuard},
-    view::{Grant, Holder, Status},
+    view::{Grant, Holder, Status, printable},
+    wire::DEFAULT_TTL,
 };
 use futures_util::{StreamExt, stream::BoxStream};
 use leasehold::{
-    Clock, Error, Key, LeaseId, Leases, Store, StoreBuilder, SystemClock, Ttl,
+    Clock, Error, Key, LeaseId, Leases, Settings, Store, StoreBuilder, SystemClock, Ttl,
     decision::{Answer, Decided, Decision, TxnId},
-    lease::{self, Acquired, Renewed, Request},
+    lease::{self, Acquired, LossReason, Renewed, Request},
     store::Probing,
 };
 use std::time::Duration;
@@ -29,20 +31,28 @@ pub(crate) enum Target {
 pub(crate) struct Embedded {
     pub(crate) store: Store,
     pub(crate) leases: Leases,
+    /// For requests that name none.
+    default_ttl: Duration,
+}
+
+/// The usual time to live, or what comes nearest to it within the limits of the store.
+pub(crate) fn default_ttl(store: &Store, settings: &Settings) -> Duration {
+    DEFAULT_TTL.max(settings.min_ttl).min(store.agreement().max_ttl)
 }
 
 /// What is asked for, whoever is asked.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
-    pub(crate) ttl: Duration,
+    /// What fits the store, if it is not said.
+    pub(crate) ttl: Option<Duration>,
     pub(crate) owner: String,
     pub(crate) note: Option<String>,
     pub(crate) request_id: Option<String>,
 }
 
 impl Wanted {
-    fn request(&self) -> Result<Request, Failure> {
-        let mut request = Request::new(self.ttl)?.owner(self.owner.clone())?;
+    fn request(&self, embedded: &Embedded) -> Result<Request, Failure> {
+        let mut request = Request::new(self.ttl.unwrap_or(embedded.default_ttl))?.owner(self.owner.clone())?;
         if let Some(note) = &self.note {
             request = request.note(note.clone())?;
         }
@@ -90,10 +100,11 @@ impl Guard {
         }
     }
 
-    /// Resolves when it is lost, with who has it now if that is known.
-    pub(crate) async fn lost(&self) -> Option<Holder> {
+    /// Resolves when it is lost, with why.
+    pub(crate) async fn lost(&self) -> String {
         match self {
-            Self::Embedded(guard) => guard.lost().await.taken_by.as_ref().map(Holder::from),
+            // An owner and a reason are what others wrote.
+            Self::Embedded(guard) => printable(&guard.lost().await.to_string()),
             Self::Service(guard) => guard.lost().await,
         }
     }
@@ -106,8 +117,38 @@ impl Guard {
     }
 }
 
-/// How long a write in doubt may take to be settled when the user wants to go.
-const GOODBYE: Duration = Duration::from_secs(10);
+/// How long a write in doubt may take to be settled when the user wants to go, and when nobody answers anyway.
+pub(crate) const GOODBYE: Duration = Duration::from_secs(10);
+pub(crate) const SHORT_GOODBYE: Duration = Duration::from_secs(1);
+
+/// What comes of it, unless it takes longer than somebody has patience who has said how much.
+pub(crate) async fn in_time<T>(
+    config: &Config,
+    patience: Option<Duration>,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let Some(patience) = patience else { return work.await };
+    let clock = SystemClock::new();
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = clock.sleep(patience) => {
+            let who = if config.server.is_some() { "the service" } else { "the store" };
+            let waited = duration::short(patience);
+            Err(Failure::new(UNAVAILABLE, format!("{who} did not answer within {waited}: try again later")))
+        }
+    }
+}
+
+/// How long opening may take for somebody who waits: nothing can be asked for before, however short the wait.
+pub(crate) fn to_open(config: &Config, wait: Option<Duration>) -> Option<Duration> {
+    wait.map(|wait| wait.max(config.settings.request_timeout))
+}
+
+/// How long asking for a key may take in all: one answer may be under way when the wait is over.
+pub(crate) fn to_ask(config: &Config, wait: Option<Duration>) -> Option<Duration> {
+    wait.map(|wait| wait.saturating_add(config.settings.request_timeout))
+}
 
 /// What became of a request for a lease.
 #[derive(Debug)]
@@ -144,8 +185,22 @@ fn held_elsewhere(refused: Refused) -> Result<Asked, Failure> {
     }
 }
 
-/// How a store is opened by this program, with everything that is configured.
-pub(crate) fn builder(config: &Config) -> StoreBuilder {
+/// How a store that others can share is opened by this program, with everything that is configured.
+pub(crate) fn builder(config: &Config) -> Result<StoreBuilder, Failure> {
+    let memory = url::Url::parse(&config.store.value).is_ok_and(|url| url.scheme() == "memory");
+    match memory {
+        true => Err(Failure::usage(format!(
+            "store = {:?} ({}): memory is not shared between processes and ends with this one, so nothing would be \
+             locked; name a folder such as /var/lib/leases or a bucket such as s3://bucket/prefix (only serve and bench \
+             work in memory)",
+            config.store.value, config.store.origin
+        ))),
+        false => Ok(any_builder(config)),
+    }
+}
+
+/// The same for a store that ends with this process as well: for `serve`, which many ask, and for `bench`.
+pub(crate) fn any_builder(config: &Config) -> StoreBuilder {
     let builder = Store::builder().url(&config.store.value).settings(config.settings.clone());
     config.options.iter().fold(builder, |builder, (name, value)| builder.option(name, value))
 }
@@ -168,24 +223,33 @@ pub(crate) fn explain(config: &Config, error: Error) -> Failure {
 impl Embedded {
     /// Opens the store, or makes it.
     pub(crate) async fn open(config: &Config) -> Result<Self, Failure> {
-        Self::with(config, builder(config)).await
+        no_service(config)?;
+        Self::with(config, builder(config)?).await
+    }
+
+    /// Opens the store, or makes it, also one that ends with this process.
+    pub(crate) async fn open_any(config: &Config) -> Result<Self, Failure> {
+        no_service(config)?;
+        Self::with(config, any_builder(config)).await
     }
 
     /// Opens a store that must be there already: looking at a store must not make one where a URL is misspelt.
     pub(crate) async fn existing(config: &Config) -> Result<Self, Failure> {
-        Self::with(config, builder(config).must_exist()).await
+        no_service(config)?;
+        Self::with(config, builder(config)?.must_exist()).await
     }
 
     /// The same for whoever changes nothing: that needs no proof that the store is safe, and no right to write.
     pub(crate) async fn looking(config: &Config) -> Result<Self, Failure> {
-        Self::with(config, builder(config).must_exist().probing(Probing::Never)).await
+        no_service(config)?;
+        Self::with(config, builder(config)?.must_exist().probing(Probing::Never)).await
     }
 
     async fn with(config: &Config, builder: StoreBuilder) -> Result<Self, Failure> {
-        no_service(config)?;
         let store = builder.open().await.map_err(|error| explain(config, error))?;
         let leases = store.leases(config.namespace.value.clone())?;
-        Ok(Self { store, leases })
+        let default_ttl = default_ttl(&store, &config.settings);
+        Ok(Self { store, leases, default_ttl })
     }
 }
 
@@ -199,7 +263,7 @@ impl Target {
     }
 
     /// For a user who wants to go while a request for a key is under way: leaves no lease behind that nobody knows of.
-    pub(crate) async fn say_goodbye(&self, key: &Key) {
+    pub(crate) async fn say_goodbye(&self, key: &Key, within: Duration) {
         let settled = async {
             match self {
                 // What was dropped is settled in the background, which holds the key until then: reading waits for it.
@@ -210,7 +274,7 @@ impl Target {
         let clock = SystemClock::new();
         tokio::select! {
             () = settled => {}
-            () = clock.sleep(GOODBYE) => {}
+            () = clock.sleep(within) => {}
         }
     }
 
@@ -231,8 +295,8 @@ impl Target {
     }
 
     pub(crate) async fn acquire(&self, key: &Key, wanted: &Wanted, wait: Duration) -> Result<Asked, Failure> {
-        let leases = match self {
-            Self::Embedded(Embedded { leases, .. }) => leases,
+        let embedded = match self {
+            Self::Embedded(embedded) => embedded,
             Self::Service(remote) => {
                 return match remote.acquire(key, wanted, wait).await {
                     Ok((lease, _)) => Ok(Asked::Granted(Grant::try_from(&lease)?)),
@@ -240,10 +304,10 @@ impl Target {
                 };
             }
         };
-        let request = wanted.request()?;
+        let request = wanted.request(embedded)?;
         let acquired = match wait.is_zero() {
-            true => leases.acquire(key, &request).await?,
-            false => leases.acquire_within(key, &request, wait).await?,
+            true => embedded.leases.acquire(key, &request).await?,
+            false => embedded.leases.acquire_within(key, &request, wait).await?,
         };
         Ok(match acquired {
             Acquired::Granted(grant) => Asked::Granted(Grant::from(&grant)),
@@ -254,7 +318,7 @@ impl Target {
     /// The same, kept alive from then on.
     pub(crate) async fn lock(&self, key: &Key, wanted: &Wanted, wait: Duration) -> Result<Locked, Failure> {
         match self {
-            Self::Embedded(Embedded { leases, .. }) => Ok(match leases.lock(key, &wanted.request()?, wait).await? {
+            Self::Embedded(embedded) => Ok(match embedded.leases.lock(key, &wanted.request(embedded)?, wait).await? {
                 lease::Locked::Granted(guard) => Locked::Granted(Guard::Embedded(guard)),
                 lease::Locked::Held(held) => Locked::Held(held.by.as_ref().map(Holder::from), held.retry_after),
             }),
@@ -275,13 +339,11 @@ impl Target {
         match self {
             Self::Embedded(Embedded { leases, .. }) => match leases.renew_by_id(key, id, ttl).await? {
                 Renewed::Renewed(grant) => Ok(Grant::from(&grant)),
-                Renewed::Lost(loss) => Err(lost(key, id, loss.taken_by.as_ref().map(Holder::from).as_ref())),
+                Renewed::Lost(loss) => Err(lost(key, id, &why(&loss))),
             },
             Self::Service(remote) => match remote.renew(key, &id.to_string(), ttl, None).await {
                 Ok(lease) => Ok(Grant::try_from(&lease)?),
-                Err(Refused::Problem(problem)) if problem.code == "lost" => {
-                    Err(lost(key, id, problem.holder.as_deref().map(Holder::from).as_ref()))
-                }
+                Err(Refused::Problem(problem)) if problem.code == "lost" => Err(lost(key, id, problem.why())),
                 Err(refused) => Err(refused.into()),
             },
         }
@@ -306,7 +368,8 @@ impl Target {
 
     pub(crate) async fn get(&self, key: &Key) -> Result<Status, Failure> {
         match self {
-            Self::Embedded(Embedded { leases, .. }) => Ok(Status::from(&leases.get(key).await?)),
+            // Looking needs no right to write.
+            Self::Embedded(Embedded { leases, .. }) => Ok(Status::from(&leases.peek(key).await?)),
             Self::Service(remote) => Ok(Status::try_from(&remote.get(key, false).await?)?),
         }
     }
@@ -379,12 +442,18 @@ pub(crate) struct Page {
     pub(crate) next: Option<String>,
 }
 
-fn lost(key: &Key, id: LeaseId, taken_by: Option<&Holder>) -> Failure {
-    let now = match taken_by {
-        Some(holder) => format!("it is held by {}", holder.who()),
-        None => "it has ended, or was never granted".to_owned(),
-    };
-    let message = format!("the lease {id} on {key} is lost: {now}; stop what it protects, and acquire it anew");
+/// Why a lease cannot be renewed. It may be somebody's who names one that never was.
+fn why(loss: &lease::Loss) -> String {
+    match (&loss.reason, &loss.taken_by) {
+        (LossReason::Taken, Some(by)) => format!("it is held by {}", Holder::from(by).who()),
+        (LossReason::Released, None) => "it has ended, or was never granted".to_owned(),
+        _ => loss.to_string(),
+    }
+}
+
+fn lost(key: &Key, id: LeaseId, why: &str) -> Failure {
+    let why = printable(why);
+    let message = format!("the lease {id} on {key} is lost: {why}; stop what it protects, and acquire it anew");
     Failure::new(LOST, message)
 }
 

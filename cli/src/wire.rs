@@ -16,8 +16,13 @@ use utoipa::ToSchema;
 /// The header by which an acquire can be repeated.
 pub(crate) const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// The time to live of a lease whose request names none.
-pub(crate) const DEFAULT_TTL_MS: u64 = 30_000;
+/// The header by which one who waits says that another request will follow when this one times out: its place in the line
+/// is kept. A service that does not know it takes the next request for a new one.
+pub(crate) const WAIT: &str = "leasehold-wait";
+pub(crate) const CONTINUES: &str = "continues";
+
+/// The time to live of a lease whose request names none, where the limits of the store allow it.
+pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
 /// Something that may be left out, and that is not `null` if it is there.
 fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
@@ -32,7 +37,7 @@ fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<
         Whole(u64),
         Float(f64),
     }
-    let wrong = || serde::de::Error::custom("it is not a whole number in the range that is allowed");
+    let wrong = || serde::de::Error::custom("not a whole number in the range that is allowed");
     let number = match Number::deserialize(deserializer).map_err(|_| wrong())? {
         Number::Whole(number) => number,
         // Below 2^53 a float is as exact as an integer.
@@ -45,10 +50,6 @@ fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<
 /// The same, if it is there.
 fn maybe_whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
     whole(deserializer).map(Some)
-}
-
-fn default_ttl() -> u64 {
-    DEFAULT_TTL_MS
 }
 
 /// A request for a lease.
@@ -71,10 +72,10 @@ pub(crate) struct Acquire {
     #[serde(default)]
     #[schema(max_length = 256, example = "worker-7")]
     pub(crate) owner: String,
-    /// How long the lease lasts without being renewed. The store's limits may change that; the answer says.
-    #[serde(default = "default_ttl", deserialize_with = "whole")]
-    #[schema(minimum = 1, maximum = 315_360_000_000_u64, default = 30_000)]
-    pub(crate) ttl_ms: u64,
+    /// How long the lease lasts without being renewed. Beyond the store's limits it is refused.
+    #[serde(default, deserialize_with = "maybe_whole", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 315_360_000_000_u64, default = 30_000, value_type = u64)]
+    pub(crate) ttl_ms: Option<u64>,
     /// How long to wait while another one holds it. The service may wait for less, and says `timed_out` then.
     #[serde(default, deserialize_with = "whole")]
     #[schema(value_type = u64, maximum = 4_294_967_295_u64)]
@@ -175,10 +176,10 @@ pub(crate) struct Campaign {
     /// Who stands.
     #[schema(max_length = 256, example = "node-1")]
     pub(crate) candidate: String,
-    /// How long leading lasts without being renewed.
-    #[serde(default = "default_ttl", deserialize_with = "whole")]
-    #[schema(minimum = 1, maximum = 315_360_000_000_u64, default = 30_000)]
-    pub(crate) ttl_ms: u64,
+    /// How long leading lasts without being renewed. Beyond the store's limits it is refused.
+    #[serde(default, deserialize_with = "maybe_whole", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 315_360_000_000_u64, default = 30_000, value_type = u64)]
+    pub(crate) ttl_ms: Option<u64>,
     /// How long to wait while another one leads.
     #[serde(default, deserialize_with = "whole")]
     #[schema(value_type = u64, maximum = 4_294_967_295_u64)]
@@ -431,6 +432,16 @@ pub(crate) struct Problem {
     /// The highest fence that is known for a key that was lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last_fence: Option<u64>,
+    /// Why a lease was lost, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+}
+
+impl Problem {
+    /// Why a lease was lost, as far as the service says.
+    pub(crate) fn why(&self) -> &str {
+        self.reason.as_deref().unwrap_or(&self.detail)
+    }
 }
 
 pub(crate) fn millis(duration: std::time::Duration) -> u64 {

@@ -60,7 +60,7 @@ impl DecisionCheck {
         if repair.is_none() {
             return Ok(Some(missing.advise("leasehold fsck --repair writes it")));
         }
-        self.0.backend.put_hint(&entry, body).await?;
+        self.0.backend.file(&entry, body).await?;
         Ok(Some(missing.repaired("the entry was written")))
     }
 

@@ -249,7 +249,7 @@ impl Decisions {
             let attempt = async {
                 let (name, body) = MarkerSlot(txn).entry(expires)?;
                 if filed.as_ref() != Some(&name) {
-                    shared.backend.put_hint(&name, body).await?;
+                    shared.backend.file(&name, body).await?;
                     filed = Some(name);
                 }
                 // The entry may have taken its time, and the clock may have been set meanwhile.
@@ -295,7 +295,7 @@ impl Decisions {
                     Found::Nothing => Error::unavailable(format!("the decision on {txn} was removed just now")),
                 },
                 Ok(Outcome::Unknown(error)) => {
-                    doubtful |= error.is_retryable();
+                    doubtful |= error.leaves_doubt();
                     error
                 }
                 Err(error) => error,

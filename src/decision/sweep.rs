@@ -18,8 +18,10 @@ impl Sweepable for DecisionSweep {
         "decision"
     }
 
-    async fn shelves(&self) -> Result<Vec<Shelf>> {
-        Ok(vec![Shelf { label: String::new(), folder: index::DECISION_FOLDER.to_owned() }])
+    fn shelves(&self, folders: &[String]) -> Vec<Shelf> {
+        let ours = |folder: &&String| index::DECISION_FOLDER.split('/').next() == Some(folder);
+        let shelf = |_: &String| Shelf { label: String::new(), folder: index::DECISION_FOLDER.to_owned() };
+        folders.iter().filter(ours).map(shelf).collect()
     }
 
     async fn settle(&self, entry: &Entry<'_>, _dry_run: bool) -> Result<Verdict> {

@@ -21,7 +21,7 @@ mod walk;
 
 pub(crate) use walk::{ASIDE, run};
 
-use crate::{Key, Result, store::Name};
+use crate::{Key, Namespace, Result, store::Name};
 use async_trait::async_trait;
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt};
@@ -176,6 +176,7 @@ type Progress = Box<dyn Fn(&Report) + Send + Sync>;
 #[must_use]
 pub struct FsckOptions {
     repair: Option<String>,
+    namespace: Option<Namespace>,
     progress: Option<Progress>,
 }
 
@@ -188,6 +189,12 @@ impl FsckOptions {
     /// Repairs what can be repaired, and writes down who did.
     pub fn repair(mut self, by: impl Into<String>) -> Self {
         self.repair = Some(by.into());
+        self
+    }
+
+    /// Only looks at this namespace; without it at all of them, at decisions, and at names that are none of ours.
+    pub fn namespace(mut self, only: Namespace) -> Self {
+        self.namespace = Some(only);
         self
     }
 

@@ -3,7 +3,7 @@
 use super::{Checkable, Content, Finding, Folder, FsckOptions, Report};
 use crate::{
     Result,
-    store::{Agreement, Backend, Name},
+    store::{Agreement, Backend, Name, Walk},
 };
 use futures_util::{StreamExt, stream};
 use std::{collections::BTreeSet, sync::Arc};
@@ -34,9 +34,15 @@ pub(crate) async fn run(
     if options.repair.is_some() {
         backend.trust_clock(agreement).await?;
     }
-    let (tops, beside) = backend.level("").await?;
-    // Names beside ours may be anything: the bucket may have other users.
-    beside.iter().for_each(|name| report.add(Finding::unknown(name).harmless()));
+    let tops = match &options.namespace {
+        Some(namespace) => vec![namespace.to_string()],
+        None => {
+            let (tops, beside) = backend.level("").await?;
+            // Names beside ours may be anything: the bucket may have other users.
+            beside.iter().for_each(|name| report.add(Finding::unknown(name).harmless()));
+            tops.into_iter().collect()
+        }
+    };
     for top in &tops {
         let folders: Vec<(&Arc<dyn Checkable>, Folder)> =
             kinds.iter().flat_map(|kind| kind.folders(top).into_iter().map(move |folder| (kind, folder))).collect();
@@ -72,6 +78,10 @@ async fn look_around(
     report: &mut Report,
 ) -> Result<()> {
     let (inside, beside) = backend.level(&format!("{top}/")).await?;
+    // A namespace that was named, and never used.
+    if inside.is_empty() && beside.is_empty() {
+        return Ok(());
+    }
     let first = |folder: &Folder| folder.path[top.len() + 1..].split('/').next().unwrap_or_default().to_owned();
     let known: BTreeSet<String> = folders.iter().map(|(_, folder)| first(folder)).collect();
     // A folder that has nothing of ours may be anybody's: one word about it is enough.
@@ -84,7 +94,8 @@ async fn look_around(
     for folder in inside.iter().filter(|folder| !expected(folder)) {
         report.add(Finding::unknown(&Name::new(format!("{top}/{folder}/"))));
     }
-    for name in beside.iter().filter(|name| top != OURS || !KEPT_IN_OURS.contains(&name.last())) {
+    let ours = |name: &Name| KEPT_IN_OURS.contains(&name.last()) || name.last().starts_with("time-");
+    for name in beside.iter().filter(|name| top != OURS || !ours(name)) {
         report.add(Finding::unknown(name));
     }
     Ok(())
@@ -97,14 +108,14 @@ async fn walk(
     options: &FsckOptions,
     report: &mut Report,
 ) -> Result<()> {
-    let mut after: Option<Name> = None;
+    let mut names = Walk::new(&folder.path, None);
     loop {
-        let page = backend.page(&folder.path, after.as_ref(), PAGE).await?;
+        let page = names.next(backend, PAGE).await?;
         let count = page.names.len() as u64;
         let repair = options.repair.as_deref();
-        let mut looked = stream::iter(&page.names)
-            .map(|name| async move { kind.check(folder, name, repair).await })
-            .buffered(SIDE_BY_SIDE);
+        // Made first and then run: a closure in the stream would keep callers from spawning the whole walk.
+        let checks: Vec<_> = page.names.iter().map(|name| kind.check(folder, name, repair)).collect();
+        let mut looked = stream::iter(checks).buffered(SIDE_BY_SIDE);
         while let Some(found) = looked.next().await {
             match found {
                 Ok(found) => found.into_iter().for_each(|finding| {
@@ -122,8 +133,7 @@ async fn walk(
         if let Some(tell) = &options.progress {
             tell(report);
         }
-        after = page.names.last().cloned();
-        if !page.more || after.is_none() {
+        if !page.more || page.names.is_empty() {
             return Ok(());
         }
     }

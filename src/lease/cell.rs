@@ -1,12 +1,15 @@
 //! What this process knows of a key, and who of it is changing or waiting for it.
 
 use super::{
+    line::Line,
     record::{KeySlot, Lease, Record},
+    tries::Tries,
     wait::Queue,
 };
 use crate::{
-    Bucket, Error, ErrorKind, Fence, Key, LeaseId, Namespace, Result,
+    Bucket, Error, ErrorKind, Fence, Key, LeaseId, Namespace, Result, WriteId,
     clock::{Moment, Timestamp},
+    planted::{Planted, planted},
     store::cas::{Record as _, Seen},
 };
 use std::{
@@ -14,7 +17,10 @@ use std::{
     cmp::Ordering,
     collections::BTreeSet,
     mem,
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicU32},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    },
 };
 
 /// The last that was seen of a record. Good enough to base a write on, which fails if it is old; never an answer.
@@ -26,23 +32,43 @@ pub(super) enum Known {
     Record(Arc<Seen<Record>>),
 }
 
+/// Of writes in doubt that are remembered for a key.
+const MOST_DOUBTFUL: usize = 16;
+
 /// One key, as this process sees it. There is one cell for a key at a time.
 #[derive(Debug)]
 pub(super) struct Cell {
     pub(super) slot: KeySlot,
     /// Held over every change: one write in flight for each key and process.
-    pub(super) core: Arc<tokio::sync::Mutex<Core>>,
+    pub(super) core: Arc<Line<Core>>,
+    /// Who waits to hear of it.
+    pub(super) tries: Tries,
     pub(super) queue: Queue,
     /// How many guards keep a lease on the key alive.
     pub(super) kept: AtomicU32,
 }
 
 /// How long a lease may be believed in by the monotonic clock, and the expiry that this goes with.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Belief {
     pub(super) id: LeaseId,
     pub(super) deadline: Moment,
     pub(super) expires: Timestamp,
+    /// Set when it was found to be over, for all grants of the lease.
+    pub(super) over: Arc<AtomicBool>,
+}
+
+impl Cell {
+    /// Nothing is known of it, and nobody does anything about it.
+    pub(super) fn new(slot: KeySlot) -> Self {
+        Self {
+            slot,
+            core: Arc::default(),
+            tries: Tries::default(),
+            queue: Queue::default(),
+            kept: AtomicU32::default(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -51,8 +77,22 @@ pub(super) struct Core {
     /// The highest fence and revision that this process has seen, also where the record is gone or older now.
     pub(super) fence: Option<Fence>,
     revision: u64,
+    /// How often the store has told something about the key.
+    learnt: u64,
     /// What this process may believe of the lease that it was last given or renewed.
     pub(super) belief: Option<Belief>,
+    /// The stamp of a time object that was written before what is known was read.
+    pub(super) time: Option<Timestamp>,
+    /// The last beat that this process wrote, and its monotonic clock before it was sent.
+    pub(super) own: Option<(WriteId, Moment)>,
+    /// The revision of the record in which that beat was seen.
+    own_revision: u64,
+    /// Beats of this process whose fate nobody waited for, with the same.
+    tried: Vec<(WriteId, Moment)>,
+    /// When a time object was last written for the key.
+    pub(super) asked: Option<Moment>,
+    /// A beat whose process was found to have ended.
+    pub(super) gone: Option<WriteId>,
     /// The hour in which this process knows the key's entry to be.
     pub(super) indexed: Option<Bucket>,
     /// How often the lease went from hand to hand in this process while somebody else's mark stood.
@@ -61,11 +101,24 @@ pub(super) struct Core {
     pub(super) stay_back: Option<Moment>,
 }
 
+impl Belief {
+    /// Whether somebody found that it is over.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Relaxed) && !planted(Planted::BeliefRevived)
+    }
+
+    /// When it ends by the monotonic clock if its expiry has moved to this: it never moves further than the expiry did.
+    pub(super) fn deadline_at(&self, expires: Timestamp) -> Moment {
+        self.deadline.plus(expires.since(self.expires))
+    }
+}
+
 impl Core {
     /// Takes note of what the store answered.
     ///
     /// The lock on the core is held from before a read is sent until here, so whatever was seen was seen before.
     pub(super) fn learn(&mut self, there: Option<Seen<Record>>) -> Result<()> {
+        self.learnt += 1;
         let Some(seen) = there else {
             // Somebody removed the record. The fence is remembered: the next grant must be above it. The entry is not:
             // whoever removed the one may have removed the other.
@@ -92,8 +145,44 @@ impl Core {
         if seen.record().waiting.is_none() {
             self.turns = 0;
         }
+        if let Some(lease) = &seen.record().lease
+            && let Some(tried) = self.tried.iter().find(|(beat, _)| *beat == lease.beat)
+        {
+            self.own = Some(*tried);
+            self.own_revision = revision;
+        }
         self.known = Known::Record(Arc::new(seen));
         Ok(())
+    }
+
+    /// How often the store has told something about the key.
+    pub(super) fn learnt(&self) -> u64 {
+        self.learnt
+    }
+
+    /// A write of this process has landed, with this beat if it had one. Whatever was in doubt cannot land any more.
+    pub(super) fn wrote(&mut self, beat: Option<(WriteId, Moment)>, revision: u64) {
+        if beat.is_some() {
+            self.own = beat;
+            self.own_revision = revision;
+        }
+        self.tried.clear();
+    }
+
+    /// Writes of this process may have landed, or may yet.
+    pub(super) fn doubtful(&mut self, beats: impl Iterator<Item = (WriteId, Moment)>) {
+        self.tried.extend(beats);
+        if self.tried.len() > MOST_DOUBTFUL {
+            // The first to be sent is the likeliest to have landed. From here on it cannot be told which are our own.
+            self.tried.truncate(MOST_DOUBTFUL);
+            self.own = None;
+        }
+    }
+
+    /// Whether what is known carries a beat that this process wrote. An older record, as a restored backup has it, may have an
+    /// earlier one; where the process remembers none of its own it cannot tell.
+    pub(super) fn is_own(&self, lease: &Lease) -> bool {
+        self.revision <= self.own_revision || self.own.is_none_or(|(own, _)| own == lease.beat)
     }
 
     /// What is known is not good for anything any more; fences are.
@@ -103,11 +192,17 @@ impl Core {
         self.indexed = None;
     }
 
-    /// How long this process may believe in a lease by its monotonic clock, if it was the last that it had to do with:
-    /// for as much longer than before as its expiry has moved since.
-    pub(super) fn belief_in(&self, lease: &Lease) -> Option<Moment> {
-        let belief = self.belief.filter(|belief| belief.id == lease.id)?;
-        Some(belief.deadline.plus(lease.expires.since(belief.expires)))
+    /// What this process believes of a lease, if it was the last that it had to do with.
+    pub(super) fn belief_in(&self, lease: &Lease) -> Option<&Belief> {
+        self.belief.as_ref().filter(|belief| belief.id == lease.id)
+    }
+
+    /// When the store received what is known, if that was read.
+    pub(super) fn modified(&self) -> Option<Timestamp> {
+        match &self.known {
+            Known::Record(seen) => seen.modified(),
+            Known::Nothing | Known::Absent => None,
+        }
     }
 
     pub(super) fn record(&self) -> Option<&Record> {
@@ -222,7 +317,7 @@ impl Cells {
         let cell = generations.old.take(name).map_or_else(
             || {
                 let slot = KeySlot { namespace: namespace.clone(), key: key.clone() };
-                Arc::new(Cell { slot, core: Arc::default(), queue: Queue::default(), kept: AtomicU32::default() })
+                Arc::new(Cell::new(slot))
             },
             |Named(cell)| cell,
         );

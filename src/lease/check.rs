@@ -92,7 +92,7 @@ impl LeaseCheck {
             return Ok(Some(missing));
         }
         // A hint: whatever became of the lease meanwhile, one too many does no harm.
-        self.0.backend.put_hint(&entry, index::lease_entry_body(&slot.key, lease.expires)).await?;
+        self.0.backend.file(&entry, index::lease_entry_body(&slot.key, lease.expires)).await?;
         Ok(Some(missing.repaired("the entry was written")))
     }
 
@@ -116,7 +116,7 @@ impl LeaseCheck {
         };
         let found = Finding::new(Damage::Unreadable, name, why).key(&slot.key);
         let Some(by) = repair else {
-            return Ok(Some(found.advise("leasehold fsck --repair moves it aside, and opens the key again")));
+            return Ok(Some(found.advise("leasehold fsck --repair moves it aside; the key stays closed for as long as somebody may believe in the old lease")));
         };
         let cell = self.0.cells.get(&slot.namespace, &slot.key);
         let reason = format!("fsck: {}", found.detail);

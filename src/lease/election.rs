@@ -3,7 +3,8 @@
 use super::{
     Leases, Locked,
     guard::Guard,
-    types::{Grant, Holder, Loss, Request},
+    loss::Loss,
+    types::{Grant, Holder, Request},
 };
 use crate::{Fence, Key, Result};
 use bytes::Bytes;

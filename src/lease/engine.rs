@@ -2,13 +2,18 @@
 
 use super::{
     cell::{Belief, Cell, Cells, Core, Known},
+    ended::State,
     flight::{Flight, Intent},
+    judge::status,
     keeper::Keeper,
-    record::{self, Lease, Mark, Record, State},
-    types::{Acquired, Grant, Held, Holder, Loss, Renewed, Request, Status},
+    line::{Order, Right},
+    loss::{Loss, LossReason, Losses, Lost},
+    record::{ForcedAway, Lease, Mark, Record},
+    tries::{Asked, Turn},
+    types::{Acquired, Grant, Held, Renewed, Request, Status},
 };
 use crate::{
-    Bucket, Error, ErrorKind, Fence, LeaseId, Result, Settings, Ttl, WriteId,
+    BootId, Bucket, Error, ErrorKind, Fence, LeaseId, Result, Settings, Ttl, WriteId,
     clock::{self, Moment, Timestamp},
     id::ProcessId,
     index,
@@ -18,9 +23,12 @@ use crate::{
         cas::{self, Outcome, Stamp},
     },
     sweep::Activity,
+    ttl::in_words,
 };
-use std::{sync::Arc, time::Duration};
-use tokio::sync::OwnedMutexGuard;
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 use tokio_util::task::TaskTracker;
 
 /// How often a write is tried again because somebody else's came first, before we say that there is too much of that.
@@ -54,6 +62,21 @@ pub(super) struct Change {
     pub(super) lease: Option<Lease>,
     pub(super) waiting: Option<Mark>,
     pub(super) last_fence: Option<Fence>,
+    /// The lease that is there is taken away by an operator.
+    pub(super) forced: Option<Box<ForcedAway>>,
+}
+
+impl Change {
+    /// The lease goes, and with it whoever's mark.
+    pub(super) fn free(record: Option<&Record>) -> Self {
+        Self {
+            beats: false,
+            lease: None,
+            waiting: None,
+            last_fence: record.and_then(|record| record.last_fence),
+            forced: None,
+        }
+    }
 }
 
 /// How a swap ended.
@@ -70,12 +93,15 @@ pub(crate) struct Engine {
     pub(super) agreement: Agreement,
     pub(super) settings: Settings,
     pub(super) process: ProcessId,
+    /// Which start of the machine this process's monotonic clock counts from, where leases end by that clock.
+    pub(super) boot: Option<BootId>,
     pub(super) cells: Cells,
     pub(super) activity: Arc<Activity>,
     pub(super) runtime: tokio::runtime::Handle,
     /// What dropped operations have left behind.
     pub(crate) leftovers: TaskTracker,
     pub(super) keeper: Keeper,
+    pub(super) losses: Losses,
 }
 
 impl Engine {
@@ -87,8 +113,10 @@ impl Engine {
     ) -> Arc<Self> {
         Arc::new(Self {
             process: ProcessId::random(&*backend.generator),
+            boot: backend.clock.boot().filter(|_| backend.is_on_this_host()),
             cells: Cells::new(settings.cached_keys),
             keeper: Keeper::default(),
+            losses: Losses::default(),
             runtime: tokio::runtime::Handle::current(),
             leftovers: TaskTracker::new(),
             backend,
@@ -99,25 +127,40 @@ impl Engine {
     }
 
     pub(super) fn now(&self) -> Now {
-        if planted(Planted::WallBeforeMonotonic) {
-            let wall = self.backend.clock.wall();
-            return Now { wall, moment: self.backend.clock.monotonic() };
-        }
         let moment = self.backend.clock.monotonic();
         Now { moment, wall: self.backend.clock.wall() }
     }
 
-    pub(super) fn judge<'a>(&self, lease: Option<&'a Lease>, now: Timestamp) -> State<'a> {
-        let skew = if planted(Planted::NoSkewMargin) { Duration::ZERO } else { self.agreement.max_clock_skew };
-        record::judge(lease, now, skew, self.agreement.max_ttl)
+    /// The shortest and the longest time to live that may be asked for.
+    pub(crate) fn ttl_limits(&self) -> (Duration, Duration) {
+        let longest = self.agreement.max_ttl;
+        (self.settings.min_ttl.min(longest), longest)
     }
 
+    /// Refuses a time to live that somebody asks for and that the limits do not allow: a lease that ends long before its
+    /// holder expects it to is worse than none.
+    pub(super) fn allow(&self, ttl: Ttl) -> Result<()> {
+        let asked = ttl.as_duration();
+        let (shortest, longest) = self.ttl_limits();
+        let way_out = match asked {
+            longer if longer > longest => {
+                "an operator can allow longer ones in the store: leasehold store set --max-ttl"
+            }
+            shorter if shorter < shortest => "the setting min_ttl allows shorter ones",
+            _ => return Ok(()),
+        };
+        let (shortest, longest, asked) = (in_words(shortest), in_words(longest), in_words(asked));
+        Err(Error::invalid(format!("TTL must be between {shortest} and {longest} (got {asked}); {way_out}")))
+    }
+
+    /// What a lease that is there already, or one of the library's own, may last.
     pub(super) fn clamp(&self, ttl: Ttl) -> Result<Ttl> {
         Ok(ttl.clamp(Ttl::new(self.settings.min_ttl)?, Ttl::new(self.agreement.max_ttl)?))
     }
 
     /// Granting and taking over need clocks that can be believed.
     pub(super) async fn trust_clock(&self) -> Result<()> {
+        self.backend.announce(self.process)?;
         self.backend.trust_clock(&self.agreement).await
     }
 
@@ -133,19 +176,33 @@ impl Engine {
     }
 
     /// The right to change a key, for which other operations of this process may have to be waited for.
-    pub(super) async fn hold(&self, cell: &Cell) -> Result<OwnedMutexGuard<Core>> {
-        let held = clock::within(&*self.backend.clock, self.patience(), Arc::clone(&cell.core).lock_owned()).await;
+    pub(super) async fn hold(&self, cell: &Cell) -> Result<Right<Core>> {
+        self.hold_in(cell, Order::InTurn).await
+    }
+
+    /// The same, ahead of all who do not keep a lease alive or give one back.
+    pub(super) async fn hold_first(&self, cell: &Cell) -> Result<Right<Core>> {
+        self.hold_in(cell, Order::First).await
+    }
+
+    async fn hold_in(&self, cell: &Cell, order: Order) -> Result<Right<Core>> {
+        let patience = self.patience();
+        let held = clock::within(&*self.backend.clock, patience, Arc::clone(&cell.core).take(order)).await;
         held.ok_or_else(|| {
+            let (key, patience) = (&cell.slot.key, humantime::format_duration(patience));
             Error::unavailable(format!(
-                "another operation of this process on {} does not come to an end: the store may be down, try again later",
-                cell.slot.key
+                "other operations of this process on {key} did not come to an end within {patience}: try again later"
             ))
         })
     }
 
     pub(super) async fn read(&self, cell: &Cell, core: &mut Core) -> Result<()> {
+        // Before the read is sent: a time object that is written later cannot speak for what this read shows.
+        let time = self.backend.latest_stamp();
         let there = cas::read(&self.backend, &cell.slot).await?;
-        core.learn(there)
+        core.learn(there)?;
+        core.time = time;
+        Ok(())
     }
 
     /// Plans and writes until a change is in, or the plan says that there is nothing to do.
@@ -170,18 +227,19 @@ impl Engine {
                     Plan::Write(change) => change,
                 };
             if let Some(record) = flight.core().record() {
-                record.must_be_ours(&cell.slot.key)?;
+                self.may_change(&cell.slot.key, record)?;
             }
+            let time = self.backend.latest_stamp();
             let error = match self.send(flight, now, change).await {
                 Ok(Outcome::Won(seen, now)) => {
-                    flight.settled();
-                    flight.core().learn(Some(seen))?;
+                    flight.won(seen)?;
                     return Ok(Swapped::Won(now));
                 }
                 Ok(Outcome::Lost(there)) => {
                     flight.settled();
                     doubtful = false;
                     flight.core().learn(there)?;
+                    flight.core().time = time;
                     conflicts += 1;
                     if conflicts == MAX_CONFLICTS {
                         return Err(Error::unavailable(format!(
@@ -193,7 +251,7 @@ impl Engine {
                     continue;
                 }
                 Ok(Outcome::Unknown(error)) => {
-                    doubtful |= error.is_retryable();
+                    doubtful |= error.leaves_doubt();
                     error
                 }
                 Err(error) => error,
@@ -242,8 +300,10 @@ impl Engine {
                 )));
             }
         }
+        let epoch = self.agreement.epoch;
         let build = move |base: Option<&Record>, stamp: Stamp| {
-            let mut record = Record { lease: change.lease, ..Record::without_lease(base, stamp, now.wall) };
+            let mut record = Record { lease: change.lease, epoch, ..Record::without_lease(base, stamp, now.wall) };
+            record.forced = change.forced.or(record.forced).filter(|_| record.lease.is_none());
             if let Some(lease) = record.lease.as_mut().filter(|_| change.beats) {
                 lease.beat = stamp.write_id;
             }
@@ -260,7 +320,7 @@ impl Engine {
     pub(super) async fn file(&self, flight: &mut Flight, hour: Bucket, expires: Timestamp) -> Result<()> {
         let slot = &flight.cell.slot;
         let name = index::lease_entry(&slot.namespace, &slot.key, hour);
-        self.backend.put_hint(&name, index::lease_entry_body(&slot.key, expires)).await?;
+        self.backend.file(&name, index::lease_entry_body(&slot.key, expires)).await?;
         flight.core().indexed = Some(hour);
         Ok(())
     }
@@ -268,7 +328,10 @@ impl Engine {
     /// One try. The caller has marked activity.
     pub(super) async fn acquire(self: &Arc<Self>, cell: &Arc<Cell>, request: &Request) -> Result<Acquired> {
         self.trust_clock().await?;
-        let core = self.hold(cell).await?;
+        let core = match self.turn(cell, |answer| Asked::to_try(request, answer)).await? {
+            Turn::Told(held) => return Ok(Acquired::Held(held)),
+            Turn::Ours(core) => core,
+        };
         let id = LeaseId::random(&*self.backend.generator);
         self.acquire_held(core, cell, request, id, None).await
     }
@@ -276,28 +339,45 @@ impl Engine {
     /// The same with the core in hand. `watched` is a beat that was watched for long enough to be taken over.
     pub(super) async fn acquire_held(
         self: &Arc<Self>,
-        core: OwnedMutexGuard<Core>,
+        core: Right<Core>,
         cell: &Arc<Cell>,
         request: &Request,
         id: LeaseId,
         watched: Option<WriteId>,
     ) -> Result<Acquired> {
-        let ttl = self.clamp(request.ttl)?;
         let mut flight = self.granting(core, cell, request, id);
+        let before = self.before(cell, flight.core());
+        let acquired = self.acquire_by(&mut flight, request, id, watched).await;
+        match &acquired {
+            Err(error) if !flight.is_in_doubt() => self.fail_others(cell, flight.core(), before, error),
+            _ => self.tell_others(cell, flight.core(), before),
+        }
+        acquired
+    }
+
+    async fn acquire_by(
+        self: &Arc<Self>,
+        flight: &mut Flight,
+        request: &Request,
+        id: LeaseId,
+        watched: Option<WriteId>,
+    ) -> Result<Acquired> {
+        let cell = &Arc::clone(&flight.cell);
+        let ttl = self.clamp(request.ttl)?;
         let now = self.now();
         if let Some(until) = flight.core().stay_back.filter(|until| *until > now.moment) {
             let again = match request.request_id {
-                Some(_) => self.grant_again(&mut flight, request).await?,
+                Some(_) => self.grant_again(flight, request).await?,
                 None => None,
             };
             let held = Held { by: None, retry_after: until.since(now.moment) };
             return Ok(again.map_or(Acquired::Held(held), Acquired::Granted));
         }
-        let first = self.look(&mut flight, request, ttl, now).await?;
+        let first = self.look(flight, request, ttl, now).await?;
+        self.second_look(flight, watched).await?;
         let mut takes_over = false;
-        let swapped = self.swap(&mut flight, first, |core, now| {
-            let lease = core.record().and_then(|record| record.lease.as_ref());
-            takes_over = matches!(self.judge(lease, now.wall), State::Expired(_));
+        let swapped = self.swap(flight, first, |core, now| {
+            takes_over = matches!(self.judge(core, now, watched), State::Ended(_));
             self.plan_grant(core, now, request, ttl, id, watched)
         });
         match swapped.await? {
@@ -311,10 +391,12 @@ impl Engine {
             }
             Swapped::Won(now) => {
                 self.backend.counters.leases_cleared_by_operation(u64::from(takes_over));
-                let granted = self.granted(&mut flight, now, ttl);
-                // Won too late to be of use, by the monotonic clock: to others it is alive.
-                if granted.is_err() && request.request_id.is_none() {
-                    self.release_soon(cell, id);
+                let granted = self.granted(flight, now, ttl);
+                // Won too late to be of use. To others it may be alive, or be what no sweep finds any more. A lease that was
+                // only asked for again is not ours alone to free.
+                let late = flight.core().record().and_then(|record| record.lease.as_ref());
+                if let (Err(_), Some(lease)) = (&granted, late.filter(|lease| lease.id == id)) {
+                    self.free_late(cell, lease.id, lease.beat);
                 }
                 granted.map(Acquired::Granted)
             }
@@ -323,7 +405,7 @@ impl Engine {
 
     pub(super) fn granting(
         self: &Arc<Self>,
-        core: OwnedMutexGuard<Core>,
+        core: Right<Core>,
         cell: &Arc<Cell>,
         request: &Request,
         id: LeaseId,
@@ -339,9 +421,7 @@ impl Engine {
         self.read(&cell, flight.core()).await?;
         let swapped = self.swap(flight, None, |core, now| {
             Ok(match core.record().and_then(|record| record.lease.as_ref()) {
-                Some(lease) if repeats(core, request, lease, now) => {
-                    Plan::write(again(core, lease, now, ttl, self.process)?)
-                }
+                Some(lease) if repeats(core, request, lease, now) => Plan::write(self.again(core, lease, now, ttl)?),
                 _ => Plan::Stop(()),
             })
         });
@@ -364,24 +444,27 @@ impl Engine {
                 let hour = Bucket::of(expires)?;
                 let name = index::lease_entry(&cell.slot.namespace, &cell.slot.key, hour);
                 let body = index::lease_entry_body(&cell.slot.key, expires);
+                let time = self.backend.latest_stamp();
                 let (there, filed) = tokio::join!(
                     biased;
                     cas::read(&self.backend, &cell.slot),
-                    self.backend.put_hint(&name, body)
+                    self.backend.file(&name, body)
                 );
                 flight.core().learn(there?)?;
+                flight.core().time = time;
                 if filed.is_ok() {
                     flight.core().indexed = Some(hour);
                     return Ok(Some(now));
                 }
             }
-            Known::Record(seen) => {
-                // A lease of another process was most likely renewed or released since it was seen. One of our own that
-                // has ended was not.
-                let ended = match self.judge(seen.record().lease.as_ref(), now.wall) {
+            Known::Record(_) => {
+                // A lease of another process was most likely renewed or released since it was seen. One whose last beat is
+                // our own and that has ended was not, or the write will find out.
+                let core = flight.core();
+                let ended = match self.judge(core, now, None) {
                     State::Free => true,
-                    State::Expired(lease) => lease.process == self.process,
-                    State::Held(_) | State::FarFuture(_) => false,
+                    State::Ended(lease) => core.own.is_some_and(|(beat, _)| beat == lease.beat),
+                    State::Held(_) | State::MayHaveEnded(_) => false,
                 };
                 if !ended {
                     self.read(&cell, flight.core()).await?;
@@ -402,20 +485,13 @@ impl Engine {
         watched: Option<WriteId>,
     ) -> Result<Plan<Held>> {
         self.believe(now.wall)?;
-        let lease = core.record().and_then(|record| record.lease.as_ref());
-        match self.judge(lease, now.wall) {
-            State::Held(lease) | State::FarFuture(lease) if repeats(core, request, lease, now) => {
-                Ok(Plan::write(again(core, lease, now, ttl, self.process)?))
+        match self.judge(core, now, watched) {
+            State::Held(lease) | State::MayHaveEnded(lease) if repeats(core, request, lease, now) => {
+                Ok(Plan::write(self.again(core, lease, now, ttl)?))
             }
-            State::FarFuture(lease) if watched == Some(lease.beat) => self.plan_new(core, now, request, ttl, id),
-            State::Held(lease) | State::FarFuture(lease) => Ok(Plan::Stop(self.held(lease, now))),
-            State::Free | State::Expired(_) => self.plan_new(core, now, request, ttl, id),
+            State::Held(_) | State::MayHaveEnded(_) => Ok(Plan::Stop(self.held(core, now))),
+            State::Free | State::Ended(_) => self.plan_new(core, now, request, ttl, id),
         }
-    }
-
-    pub(super) fn held(&self, lease: &Lease, now: Now) -> Held {
-        let free = lease.expires.plus(self.agreement.max_clock_skew);
-        Held { by: Some(Holder::from(lease)), retry_after: free.since(now.wall) + Duration::from_millis(1) }
     }
 
     /// A grant to somebody new, over whatever lease has ended. Nobody's mark survives it: the next one to wait may ask.
@@ -429,7 +505,13 @@ impl Engine {
             )));
         }
         let lease = self.new_lease(core, now, request, ttl, id)?;
-        Ok(Plan::write(Change { beats: true, last_fence: Some(lease.fence), lease: Some(lease), waiting: None }))
+        Ok(Plan::write(Change {
+            beats: true,
+            last_fence: Some(lease.fence),
+            lease: Some(lease),
+            waiting: None,
+            forced: None,
+        }))
     }
 
     pub(super) fn new_lease(&self, core: &Core, now: Now, request: &Request, ttl: Ttl, id: LeaseId) -> Result<Lease> {
@@ -438,7 +520,7 @@ impl Engine {
         let fence = match core.record().and_then(|record| record.last_fence) {
             Some(last) if planted(Planted::TakeoverKeepsFence) => last,
             Some(last) => Fence::next(core.fence.max(Some(last)), now.wall, skew)?,
-            None => Fence::first(core.fence, now.wall, skew)?,
+            None => Fence::first(core.fence, self.store_upper(now.wall), skew)?,
         };
         Ok(Lease {
             id,
@@ -448,10 +530,12 @@ impl Engine {
             note: request.note.clone(),
             fence,
             granted: now.wall,
-            expires: ttl.expiry(now.wall)?,
+            expires: self.expiry(now, ttl)?,
             ttl,
             // Replaced by the write id of the attempt.
             beat: WriteId::from([0; 16]),
+            lasts: Some(ttl.as_duration()),
+            boot: self.boot_at(now.moment),
         })
     }
 
@@ -465,7 +549,7 @@ impl Engine {
             )));
         };
         let lease = lease.clone();
-        let grant = self.grant(&cell, flight.core(), &lease, now.moment.plus(ttl.as_duration()), None);
+        let grant = self.grant(&cell, flight.core(), &lease, now.moment, ttl, None);
         if grant.is_valid() {
             self.backend.counters.leases_granted(1);
             return Ok(grant);
@@ -476,25 +560,28 @@ impl Engine {
         )))
     }
 
-    /// What its holder may believe: for as long as the lease lasts from when the request was made, and never further
-    /// than the expiry moved since it was believed in before. A wall clock that was set back must not lengthen belief.
+    /// What its holder may believe: for as long as the lease was asked for, from before the request was `sent`, and never
+    /// further than the expiry moved since it was believed in before. A wall clock that was set back must not lengthen
+    /// belief. A shorter time to live does not shorten it either: there may be copies of the earlier grant.
     pub(super) fn grant(
         &self,
         cell: &Cell,
         core: &mut Core,
         lease: &Lease,
-        latest: Moment,
+        sent: Moment,
+        ttl: Ttl,
         old: Option<&Grant>,
     ) -> Grant {
-        let longest = old.map(|old| old.deadline.plus(lease.expires.since(old.expires)));
-        let longest = core.belief_in(lease).or(longest).filter(|_| !planted(Planted::BeliefBeyondExpiry));
-        let mut deadline = longest.map_or(latest, |longest| latest.min(longest));
-        // Asked now: the answer to the very write may have told that this machine stood still, with all its clocks.
-        let now = self.now();
-        if self.backend.is_behind(&self.agreement, now.wall) {
-            deadline = deadline.min(now.moment);
-        }
-        core.belief = Some(Belief { id: lease.id, deadline, expires: lease.expires });
+        let sent = if planted(Planted::MonotonicAfterAnswer) { self.now().moment } else { sent };
+        let latest = sent.plus(ttl.as_duration());
+        let belief =
+            core.belief_in(lease).cloned().or_else(|| old.map(Belief::from)).filter(|belief| !belief.is_over());
+        let deadline = match &belief {
+            Some(belief) => latest.min(belief.deadline_at(lease.expires)).max(belief.deadline),
+            None => latest,
+        };
+        let over = belief.map_or_else(Arc::default, |belief| belief.over);
+        core.belief = Some(Belief { id: lease.id, deadline, expires: lease.expires, over: Arc::clone(&over) });
         Grant {
             namespace: cell.slot.namespace.clone(),
             key: cell.slot.key.clone(),
@@ -505,11 +592,13 @@ impl Engine {
             expires: lease.expires,
             deadline,
             repeatable: lease.request_id.is_some(),
+            over,
             clock: Arc::clone(&self.backend.clock),
         }
     }
 
-    /// Renews a lease. `old` is what this process believed of it so far; without it, the record must do.
+    /// Renews a lease, and tells of its loss. `old` is what this process believed of it so far; without it, the record
+    /// must do.
     pub(super) async fn renew(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
@@ -517,12 +606,34 @@ impl Engine {
         ttl: Option<Ttl>,
         old: Option<&Grant>,
     ) -> Result<Renewed> {
-        let core = self.hold(cell).await?;
+        Ok(match self.try_renew(cell, id, ttl, old).await? {
+            Ok(grant) => Renewed::Renewed(grant),
+            Err(lost) => {
+                self.tell_loss(cell, &lost);
+                Renewed::Lost(lost.loss)
+            }
+        })
+    }
+
+    /// The same, and leaves the telling to the caller.
+    pub(super) async fn try_renew(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        id: LeaseId,
+        ttl: Option<Ttl>,
+        old: Option<&Grant>,
+    ) -> Result<std::result::Result<Grant, Box<Lost>>> {
+        self.backend.announce(self.process)?;
+        let core = self.hold_first(cell).await?;
         let mut flight = Flight::new(self, cell, core, Intent::Nothing);
         let wall = self.now().wall;
         let known = flight.core().record().and_then(|record| record.lease.as_ref());
+        let known = known.filter(|lease| lease.id == id);
+        let owner = known.map(|lease| lease.owner.clone()).or_else(|| old.map(|old| old.owner.clone()));
+        let fence = known.map(|lease| lease.fence).or_else(|| old.map(|old| old.fence));
+        let lost = |loss| Ok(Err(Box::new(Lost { loss, id, owner, fence })));
         // What is known may have ended in the cache alone: another process can renew it by its id.
-        let alive = known.is_some_and(|lease| lease.id == id && wall < lease.expires);
+        let alive = known.is_some_and(|lease| wall < lease.expires);
         if !alive || old.is_some_and(|old| !old.is_valid()) {
             self.read(cell, flight.core()).await?;
         }
@@ -533,91 +644,86 @@ impl Engine {
         {
             let now = self.now();
             let lease = Lease { expires: lease.ttl.expiry(now.wall)?, ..lease };
-            let latest = now.moment.plus(lease.ttl.as_duration());
-            return Ok(Renewed::Renewed(self.grant(cell, flight.core(), &lease, latest, None)));
+            let ttl = lease.ttl;
+            return Ok(Ok(self.grant(cell, flight.core(), &lease, now.moment, ttl, None)));
         }
         let swapped = self.swap(&mut flight, None, |core, now| {
             let record = core.record();
             match record.and_then(|record| record.lease.as_ref()) {
                 Some(lease) if lease.id == id => {
-                    let ended = has_ended(core, lease, now) || old.is_some_and(|old| now.moment >= old.deadline);
+                    let over = |old: &Grant| old.over.load(Relaxed) && !planted(Planted::BeliefRevived);
+                    let ended =
+                        has_ended(core, lease, now) || old.is_some_and(|old| over(old) || now.moment >= old.deadline);
                     if ended && !planted(Planted::RenewedAfterExpiry) {
-                        return Ok(Plan::Stop(Loss { taken_by: None, fence: core.fence }));
+                        return Ok(Plan::Stop(Loss::expired(None, core.fence)));
+                    }
+                    // Whoever renewed it has this process's name and its lease, and no request id to have come by it.
+                    let cloned = old.is_some() && lease.request_id.is_none() && lease.process == self.process;
+                    if cloned && !core.is_own(lease) {
+                        return Ok(Plan::Stop(Loss::new(LossReason::Cloned, core.fence)));
                     }
                     // The time to live that it has in the store, which another process may have changed.
-                    Ok(Plan::write(again(core, lease, now, ttl.unwrap_or(lease.ttl), self.process)?))
+                    Ok(Plan::write(self.again(core, lease, now, ttl.unwrap_or(lease.ttl))?))
                 }
-                other => Ok(Plan::Stop(Loss { taken_by: other.map(Holder::from), fence: core.fence })),
+                _ => Ok(Plan::Stop(Loss::found(id, record, core.fence))),
             }
         });
         let now = match swapped.await? {
             Swapped::Stopped(loss) => {
                 // Those who wait here may be waiting for this process to hand it over.
                 cell.queue.wake();
-                self.backend.counters.leases_lost(1);
-                return Ok(Renewed::Lost(loss));
+                return lost(loss);
             }
             Swapped::Won(now) => now,
         };
         let core = flight.core();
         if let Some(lease) = core.record().and_then(|record| record.lease.clone()) {
-            let grant = self.grant(cell, core, &lease, now.moment.plus(lease.ttl.as_duration()), old);
+            let grant = self.grant(cell, core, &lease, now.moment, lease.ttl, old);
             if grant.is_valid() {
                 self.backend.counters.leases_renewed(1);
-                return Ok(Renewed::Renewed(grant));
+                return Ok(Ok(grant));
             }
         }
         // It landed, and finding that out took longer than it lasts.
-        self.backend.counters.leases_lost(1);
-        Ok(Renewed::Lost(Loss { taken_by: None, fence: core.fence }))
+        lost(Loss::expired(None, core.fence))
     }
 
     /// What there is, after clearing what has ended.
     pub(super) async fn get(self: &Arc<Self>, cell: &Arc<Cell>) -> Result<Status> {
-        let core = self.hold(cell).await?;
+        let core = match self.turn(cell, Asked::Look).await? {
+            Turn::Told(status) => return Ok(status),
+            Turn::Ours(core) => core,
+        };
         let mut flight = Flight::new(self, cell, core, Intent::Nothing);
-        self.read(cell, flight.core()).await?;
+        let before = self.before(cell, flight.core());
+        if let Err(error) = self.read(cell, flight.core()).await {
+            self.fail_others(cell, flight.core(), before, &error);
+            return Err(error);
+        }
         // A record of a later format is shown, and left for a later version to clear.
         let ours = flight.core().record().is_none_or(|record| record.must_be_ours(&cell.slot.key).is_ok());
         // What is there is known, whether or not it can be cleared.
-        if ours && let Err(error) = self.clear(&mut flight).await {
+        if ours && let Err(error) = self.settle(&mut flight).await {
             tracing::warn!(key = %cell.slot.key, %error, "an ended lease could not be cleared: the next access will try again");
         }
         cell.queue.wake();
-        Ok(self.status(cell, flight.core().record()))
+        self.tell_others(cell, flight.core(), before);
+        let now = self.now();
+        let core = flight.core();
+        Ok(status(&cell.slot.key, core.record(), self.judge(core, now, None)))
     }
 
     /// Settles an ended lease by a swap; anything else is left alone.
-    async fn clear(&self, flight: &mut Flight) -> Result<()> {
-        let swapped = self.swap(flight, None, |core, now| {
-            let record = core.record();
-            match self.judge(record.and_then(|record| record.lease.as_ref()), now.wall) {
-                State::Expired(_) if self.believe(now.wall).is_ok() => Ok(Plan::write(Change {
-                    beats: false,
-                    lease: None,
-                    waiting: None,
-                    last_fence: record.and_then(|record| record.last_fence),
-                })),
-                _ => Ok(Plan::Stop(())),
-            }
+    async fn settle(&self, flight: &mut Flight) -> Result<()> {
+        self.second_look(flight, None).await?;
+        let swapped = self.swap(flight, None, |core, now| match self.judge(core, now, None) {
+            State::Ended(_) if self.believe(now.wall).is_ok() => Ok(Plan::write(Change::free(core.record()))),
+            _ => Ok(Plan::Stop(())),
         });
         if let Swapped::Won(_) = swapped.await? {
             self.backend.counters.leases_cleared_by_operation(1);
         }
         Ok(())
-    }
-
-    pub(super) fn status(&self, cell: &Cell, record: Option<&Record>) -> Status {
-        Status {
-            key: cell.slot.key.clone(),
-            holder: record.and_then(|record| match self.judge(record.lease.as_ref(), self.now().wall) {
-                State::Held(lease) | State::FarFuture(lease) => Some(Holder::from(lease)),
-                State::Free | State::Expired(_) => None,
-            }),
-            last_fence: record.and_then(|record| record.last_fence),
-            waited_for: record.is_some_and(|record| record.waiting.is_some()),
-            written_at: record.map(|record| record.written),
-        }
     }
 }
 
@@ -629,7 +735,12 @@ impl Drop for Engine {
 
 /// Whether its own holder has stopped believing in a lease, as far as is known here.
 fn has_ended(core: &Core, lease: &Lease, now: Now) -> bool {
-    now.wall >= lease.expires || core.belief_in(lease).is_some_and(|deadline| now.moment >= deadline)
+    let over = |belief: &Belief| {
+        // Another process may have renewed it since: whoever asks for it again begins to believe anew.
+        let found_over = belief.is_over() && belief.expires == lease.expires;
+        found_over || now.moment >= belief.deadline_at(lease.expires)
+    };
+    now.wall >= lease.expires || core.belief_in(lease).is_some_and(over)
 }
 
 /// Whether a request is one that was granted already, and the lease is still alive.
@@ -640,14 +751,8 @@ pub(super) fn repeats(core: &Core, request: &Request, lease: &Lease, now: Now) -
         && !has_ended(core, lease, now)
 }
 
-/// The same lease for longer, held by whichever process asks. Its expiry never moves back, and whoever waits goes on
-/// waiting.
-fn again(core: &Core, lease: &Lease, now: Now, ttl: Ttl, process: ProcessId) -> Result<Change> {
-    let record = core.record();
-    Ok(Change {
-        beats: true,
-        lease: Some(Lease { expires: ttl.expiry(now.wall)?.max(lease.expires), ttl, process, ..lease.clone() }),
-        waiting: record.and_then(|record| record.waiting),
-        last_fence: record.and_then(|record| record.last_fence),
-    })
+impl From<&Grant> for Belief {
+    fn from(grant: &Grant) -> Self {
+        Self { id: grant.id, deadline: grant.deadline, expires: grant.expires, over: Arc::clone(&grant.over) }
+    }
 }

@@ -1,7 +1,10 @@
 //! What the index says of the hours that are not over: which keys may be held, without reading any of them.
 
 use super::{Cursor, Leases};
-use crate::{Bucket, Decoded, Error, Key, Result, index, store::Name};
+use crate::{
+    Bucket, Decoded, Error, Key, Result, index,
+    store::{Name, Walk},
+};
 use std::fmt;
 
 /// A key that may be held: it has, or had, a lease that ends in an hour which is not over.
@@ -34,7 +37,7 @@ impl Leases {
         let now = Bucket::of(engine.now().wall.minus(engine.agreement.max_clock_skew))?;
         // The name of an hour comes before those of its entries.
         let before = Name::new(format!("{folder}{now}"));
-        let page = engine.backend.page(&folder, Some(&before), limit.clamp(1, 1000)).await?;
+        let page = Walk::new(&folder, Some(before)).next(&engine.backend, limit.clamp(1, 1000)).await?;
         let entries = page.names.iter().filter_map(|name| index::parse_entry(&folder, name));
         let keys = entries.filter_map(|(hour, name)| match Key::from_name(name) {
             Ok(Decoded::Key(key)) => Some(Filed { key: Some(key), hour }),

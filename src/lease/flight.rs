@@ -4,18 +4,18 @@
 use super::{
     cell::{Cell, Core},
     engine::{Engine, Now},
+    line::Right,
     record::{KeySlot, Record},
     wait::Waiter,
 };
 use crate::{
-    ErrorKind, LeaseId,
+    ErrorKind, LeaseId, Result,
     store::{
         LONGEST_WRITE,
-        cas::{Cas, Outcome, Stamp},
+        cas::{Cas, Outcome, Seen, Stamp},
     },
 };
 use std::{fmt, sync::Arc, time::Duration};
-use tokio::sync::OwnedMutexGuard;
 
 /// What an operation is after; decides what is to be done about a write of it whose fate nobody waited for.
 #[derive(Debug)]
@@ -42,14 +42,14 @@ impl Intent {
 pub(super) struct Flight {
     engine: Arc<Engine>,
     pub(super) cell: Arc<Cell>,
-    core: Option<OwnedMutexGuard<Core>>,
+    core: Option<Right<Core>>,
     cas: Option<Cas<KeySlot, Now>>,
     in_doubt: bool,
     pub(super) intent: Intent,
 }
 
 impl Flight {
-    pub(super) fn new(engine: &Arc<Engine>, cell: &Arc<Cell>, core: OwnedMutexGuard<Core>, intent: Intent) -> Self {
+    pub(super) fn new(engine: &Arc<Engine>, cell: &Arc<Cell>, core: Right<Core>, intent: Intent) -> Self {
         Self {
             engine: Arc::clone(engine),
             cell: Arc::clone(cell),
@@ -86,6 +86,15 @@ impl Flight {
         cas.attempt(now, build).await
     }
 
+    /// A write has landed; this is there now.
+    pub(super) fn won(&mut self, seen: Seen<Record>) -> Result<()> {
+        let beat = seen.record().lease.as_ref().map(|lease| lease.beat);
+        let sent = beat.and_then(|beat| Some((beat, self.cas.as_ref()?.ticket(beat)?.moment)));
+        self.settled();
+        self.core().wrote(sent, seen.record().revision);
+        self.core().learn(Some(seen))
+    }
+
     /// The last write is won or lost; nothing of it can land any more.
     pub(super) fn settled(&mut self) {
         self.cas = None;
@@ -115,8 +124,12 @@ impl Drop for Flight {
         if !self.in_doubt || matches!(self.intent, Intent::Nothing) {
             // Dropped before the hand-over was sent: its waiter goes on waiting where it stood.
             if let Some(waiter) = self.take_waiter() {
-                self.cell.queue.push_front(waiter);
+                self.cell.queue.put_back(waiter);
                 self.cell.queue.wake();
+            }
+            // A renewal that nobody waits for may still land, and must be known for our own.
+            if let (true, Some(core), Some(cas)) = (self.in_doubt, self.core.as_mut(), self.cas.take()) {
+                core.doubtful(cas.tickets().map(|(id, now)| (id, now.moment)));
             }
             return;
         }
@@ -134,7 +147,7 @@ impl Engine {
     async fn find_out(
         self: Arc<Self>,
         cell: Arc<Cell>,
-        mut core: OwnedMutexGuard<Core>,
+        mut core: Right<Core>,
         mut cas: Cas<KeySlot, Now>,
         intent: Intent,
     ) {
@@ -142,9 +155,13 @@ impl Engine {
         let mut retries = 0;
         let settled = loop {
             let now = self.now();
-            let outcome = cas.attempt(now, |base, stamp| Record::after(base, stamp, now.wall)).await;
+            let modified = cas.base_modified();
+            let outcome = cas.attempt(now, |base, stamp| Record::after(base, modified, stamp, now.wall)).await;
             match outcome {
                 Outcome::Won(seen, now) => {
+                    let beat = seen.record().lease.as_ref().map(|lease| lease.beat);
+                    let sent = beat.and_then(|beat| Some((beat, cas.ticket(beat)?.moment)));
+                    core.wrote(sent, seen.record().revision);
                     let learnt = core.learn(Some(seen));
                     break learnt.is_ok().then_some(Some(now));
                 }
@@ -168,12 +185,23 @@ impl Engine {
         };
         let Some(landed) = settled else {
             if let Intent::HandOver { waiter: Some(waiter), .. } = intent {
-                cell.queue.push_front(waiter);
+                cell.queue.put_back(waiter);
             }
             cell.queue.wake();
             return;
         };
-        let carried = core.record().and_then(|record| record.lease.as_ref()).map(|lease| (lease.id, lease.ttl));
+        let lease = core.record().and_then(|record| record.lease.as_ref());
+        let carried = lease.map(|lease| (lease.id, lease.ttl));
+        // Nobody can make use of it, so it is freed although it could be asked for again.
+        let late = match (&intent, lease, landed) {
+            (Intent::Grant { id, keep: true }, Some(lease), Some(now)) if lease.id == *id => {
+                self.is_late(lease, now).then_some(lease.beat)
+            }
+            _ => None,
+        };
+        if let (Some(beat), Some((id, _))) = (late, carried) {
+            self.free_late(&cell, id, beat);
+        }
         let mut flight = Flight::new(&self, &cell, core, Intent::Nothing);
         let unwanted = match (intent, carried, landed) {
             (Intent::Grant { id, keep: false } | Intent::Release(id), Some((there, _)), _) if there == id => Some(id),
@@ -184,7 +212,7 @@ impl Engine {
             // Also a lease of the waiter's that somebody has asked for again by its request id, and so changed: which
             // attempt it came from is not known, and with it how long it may be believed in. Its own look will tell.
             (Intent::HandOver { from, waiter }, carried, _) => {
-                waiter.into_iter().for_each(|waiter| cell.queue.push_front(waiter));
+                waiter.into_iter().for_each(|waiter| cell.queue.put_back(waiter));
                 carried.map(|(there, _)| there).filter(|there| *there == from)
             }
             _ => None,

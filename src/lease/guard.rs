@@ -4,9 +4,13 @@ use super::{
     cell::Cell,
     engine::Engine,
     keeper::Due,
-    types::{Grant, Loss},
+    loss::{Failing, Loss, LossReason, Lost},
+    types::Grant,
 };
-use crate::{Fence, Key, Result, clock::Moment};
+use crate::{
+    Fence, Key, Result,
+    clock::{Moment, Timestamp},
+};
 use std::{
     fmt,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::Ordering::Relaxed},
@@ -45,6 +49,8 @@ struct State {
     /// Where the keeper has it, while it waits there.
     due: Option<Due>,
     loss: Option<Box<Loss>>,
+    /// Since when and how its renewals fail.
+    failing: Option<Box<Failing>>,
     /// Nobody wants it any more: it is not renewed, and cannot be lost.
     closed: bool,
     /// It was given back, or that was found to be needless.
@@ -77,6 +83,20 @@ impl Tended {
         let mut state = self.lock();
         state.renew_at = renew_at(&grant).max(soonest);
         state.grant = grant;
+        state.failing = None;
+    }
+
+    /// A renewal that began then has failed, which is not the end yet. Nothing new is learnt of why if there was no answer.
+    pub(super) fn failed(&self, began: Timestamp, error: Option<&dyn fmt::Display>) {
+        let mut state = self.lock();
+        let before = state.failing.take();
+        let since = before.as_ref().map_or(began, |failing| failing.since);
+        let error = match (error, before) {
+            (Some(error), _) => error.to_string(),
+            (None, Some(before)) => before.error,
+            (None, None) => "no answer came while there was time".to_owned(),
+        };
+        state.failing = Some(Box::new(Failing { since, error }));
     }
 
     pub(super) fn set_due(&self, due: Due) {
@@ -93,16 +113,50 @@ impl Tended {
         self.hold_until.map_or(left, |until| left.min(until.since(self.engine.now().moment)))
     }
 
-    pub(super) fn lose(&self, loss: Loss) {
+    pub(super) fn lose(&self, mut loss: Loss) {
         let mut state = self.lock();
-        if !state.closed && state.loss.is_none() {
-            state.loss = Some(Box::new(loss));
-            self.cell.kept.fetch_sub(1, Relaxed);
-            drop(state);
-            if let Some(token) = self.lost.get() {
-                token.cancel();
-            }
+        if state.closed || state.loss.is_some() {
+            return;
         }
+        if let LossReason::Expired { failing } = &mut loss.reason
+            && failing.is_none()
+        {
+            *failing = state.failing.take().map(|failing| *failing);
+        }
+        let grant = &state.grant;
+        let (id, owner, fence) = (grant.id, Some(grant.owner.clone()), Some(grant.fence));
+        state.loss = Some(Box::new(loss.clone()));
+        self.cell.kept.fetch_sub(1, Relaxed);
+        drop(state);
+        if let Some(token) = self.lost.get() {
+            token.cancel();
+        }
+        self.engine.tell_loss(&self.cell, &Lost { loss, id, owner, fence });
+    }
+
+    /// Nobody looks after it any more, so that its time will be over. Asks no clock.
+    pub(super) fn abandon(&self) {
+        let fence = self.lock().grant.fence;
+        self.lose(Loss::expired(None, Some(fence)));
+    }
+
+    /// Whoever finds that its time is over has found that it is lost.
+    pub(super) fn is_lost(&self) -> bool {
+        let (reason, fence) = {
+            let state = self.lock();
+            if state.loss.is_some() {
+                return true;
+            }
+            if state.closed || !self.left(&state).is_zero() {
+                return false;
+            }
+            let now = self.engine.now().moment;
+            let held_out = self.hold_until.is_some_and(|until| until <= now && until <= state.grant.deadline);
+            let reason = if held_out { LossReason::MaxHold } else { LossReason::Expired { failing: None } };
+            (reason, state.grant.fence)
+        };
+        self.lose(Loss::new(reason, Some(fence)));
+        true
     }
 
     fn token(&self) -> &CancellationToken {
@@ -122,6 +176,7 @@ impl Tended {
 
     /// Ends the keeping. Whoever closes a guard has asked for something.
     fn close(&self) {
+        self.is_lost();
         let due = {
             let mut state = self.lock();
             if std::mem::replace(&mut state.closed, true) {
@@ -156,7 +211,7 @@ impl Guard {
     pub(super) fn new(engine: &Arc<Engine>, cell: &Arc<Cell>, grant: Grant, max_hold: Option<Duration>) -> Self {
         let hold_until = max_hold.map(|longest| engine.now().moment.plus(longest));
         let renew_at = renew_at(&grant);
-        let state = State { grant, renew_at, due: None, loss: None, closed: false, released: false };
+        let state = State { grant, renew_at, due: None, loss: None, failing: None, closed: false, released: false };
         let tended = Arc::new(Tended {
             engine: Arc::clone(engine),
             cell: Arc::clone(cell),
@@ -187,15 +242,14 @@ impl Guard {
     /// Whether this process may still believe in the lease. Looks at the clocks, not at the network: false as soon as
     /// time is up, also right after the process was paused.
     pub fn is_valid(&self) -> bool {
-        let state = self.tended.lock();
-        state.loss.is_none() && !self.tended.left(&state).is_zero()
+        !self.tended.is_lost()
     }
 
     /// Resolves when the lease is lost, with what is known about it.
     pub async fn lost(&self) -> Loss {
         self.tended.token().cancelled().await;
         let state = self.tended.lock();
-        state.loss.as_deref().cloned().unwrap_or(Loss { taken_by: None, fence: Some(state.grant.fence) })
+        state.loss.as_deref().cloned().unwrap_or_else(|| Loss::expired(None, Some(state.grant.fence)))
     }
 
     /// Cancelled when the lease is lost: for code that stops by a token. Cancelling it yourself changes nothing here.

@@ -16,7 +16,7 @@ use super::{
     cell::Cell,
     engine::{Change, Engine, Plan, Swapped},
     flight::{Flight, Intent},
-    record::{self, KeySlot, Lease, Record},
+    record::{self, ForcedAway, KeySlot, Lease, Record},
     types::Holder,
     wire,
 };
@@ -79,7 +79,6 @@ pub(super) struct Damaged {
     id: WriteId,
     revision: u64,
     fence: Option<Fence>,
-    expires: Option<Timestamp>,
     pub(super) why: String,
     /// It says that a later version wrote it, which may have its reasons.
     pub(super) is_later: bool,
@@ -100,7 +99,6 @@ impl Damaged {
             revision: Some(message.revision).filter(|revision| *revision < 1 << 53).unwrap_or(0),
             fence: fence.and_then(|fence| Fence::new(fence).ok()),
             is_later: message.format > record::FORMAT,
-            expires: message.lease.map(|lease| Timestamp::from_millis(lease.expires_ms)),
             why,
             body,
         }
@@ -216,7 +214,9 @@ impl Engine {
             }
             let last = core.fence.max(record.and_then(|record| record.last_fence));
             fence = Fence::next(last, now.wall, self.agreement.max_clock_skew)?;
-            Ok(Plan::write(Change { beats: false, lease: None, waiting: None, last_fence: Some(fence) }))
+            let away = ForcedAway { lease: lease.id, by: shortened(by), reason: shortened(reason) };
+            let forced = Some(Box::new(away));
+            Ok(Plan::write(Change { last_fence: Some(fence), forced, ..Change::free(record) }))
         });
         match swapped.await? {
             Swapped::Won(_) => {}
@@ -242,6 +242,8 @@ impl Engine {
         let mut core = self.hold(cell).await?;
         let slot = MendSlot(cell.slot.clone());
         for _ in 0..TRIES {
+            // First, so that it is older than what is read.
+            let time = self.backend.write_time().await?;
             let Some(seen) = cas::read_twice(&self.backend, &slot).await? else { return Ok(None) };
             let Found::Damaged(damaged) = seen.record() else { return Ok(None) };
             let now = self.now().wall;
@@ -249,13 +251,13 @@ impl Engine {
             let fence = self.fence_above_all(core.fence.max(damaged.fence), now)?;
             let closed_until = match closed {
                 Closed::No => None,
-                Closed::WhileSomebodyMayBelieve => self.believed_until(damaged, seen.modified(), now),
+                Closed::WhileSomebodyMayBelieve => self.believed_until(seen.modified(), time, now),
             };
             let lease = closed_until.map(|expires| self.caretaker(fence, now, expires, &damaged.why)).transpose()?;
             let bucket = lease.as_ref().map(|lease| Bucket::of(lease.expires)).transpose()?;
             if let (Some(lease), Some(hour)) = (&lease, bucket) {
                 let entry = index::lease_entry(&cell.slot.namespace, &cell.slot.key, hour);
-                self.backend.put_hint(&entry, index::lease_entry_body(&cell.slot.key, lease.expires)).await?;
+                self.backend.file(&entry, index::lease_entry_body(&cell.slot.key, lease.expires)).await?;
             }
             let aside = self.set_aside(&cell.slot, damaged.body.clone(), now).await?;
             let KeySlot { namespace, key } = &cell.slot;
@@ -264,7 +266,7 @@ impl Engine {
             let repair = Repair { what, namespace: Some(namespace), key: Some(key), reason, by, aside: moved };
             let recorded = repair.record(&self.backend).await?;
             let build = |stamp: Stamp| {
-                let mut record = Record::after(None, stamp, now);
+                let mut record = Record::without_lease(None, stamp, now);
                 record.last_fence = Some(fence);
                 record.lease = lease.clone().map(|lease| Lease { beat: stamp.write_id, ..lease });
                 record.bucket = bucket;
@@ -298,27 +300,31 @@ impl Engine {
         }
     }
 
-    /// Above every fence that a record which cannot be read, or is not there, can have had: another machine's clock may
-    /// have been ahead by the skew, and where there was no record before, it added the skew once more.
+    /// Above every fence that a record which cannot be read, or is not there, can have had: another machine may have made
+    /// a record where there was none, by what it knew of the store's time.
     fn fence_above_all(&self, known: Option<Fence>, now: Timestamp) -> Result<Fence> {
         let skew = self.agreement.max_clock_skew;
-        Fence::first(known, now.plus(skew + Duration::from_millis(1)), skew)
+        let above = Fence::first(known, self.store_upper(now), skew)?;
+        Fence::first(Some(above), now, skew)
     }
 
-    /// Until when somebody may believe in a lease that was in a damaged record: it was granted or renewed before the
-    /// object was last written, or then. `None` if that is over.
-    fn believed_until(&self, damaged: &Damaged, modified: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+    /// Until when somebody may believe in a lease that was in a damaged record: its last beat came before the object was
+    /// last written, or then. By the store's stamps alone, as this machine's clock may be wrong; `None` if that is over.
+    fn believed_until(&self, modified: Option<Timestamp>, time: Timestamp, now: Timestamp) -> Option<Timestamp> {
         let max_ttl = self.agreement.max_ttl;
-        let written = modified.unwrap_or(now).plus(max_ttl + self.agreement.longest_difference());
-        let said = damaged.expires.unwrap_or(written);
-        let until = written.max(said).min(now.plus(max_ttl));
-        (until > now).then_some(until)
+        let longest = max_ttl + max_ttl / 1000 + self.agreement.max_clock_skew;
+        let passed = match (modified, self.backend.stamp_slack()) {
+            (Some(modified), Some(slack)) => time.since(modified).saturating_sub(slack),
+            _ => Duration::ZERO,
+        };
+        let left = longest.saturating_sub(passed).min(max_ttl);
+        (!left.is_zero()).then(|| now.plus(left))
     }
 
     /// A lease that nobody has, and that ends by itself.
     fn caretaker(&self, fence: Fence, now: Timestamp, expires: Timestamp, why: &str) -> Result<Lease> {
         let left = Duration::from_millis(u64::try_from(expires.since(now).as_millis()).unwrap_or(u64::MAX).max(1));
-        let why: String = why.chars().take(500).collect();
+        let why = shortened(why);
         Ok(Lease {
             id: LeaseId::random(&*self.backend.generator),
             request_id: None,
@@ -330,6 +336,8 @@ impl Engine {
             expires: Timestamp::from_millis(expires.as_millis()),
             ttl: Ttl::new(left)?,
             beat: WriteId::from([0; 16]),
+            lasts: Some(left),
+            boot: self.boot_at(self.now().moment),
         })
     }
 
@@ -370,13 +378,18 @@ impl Engine {
             }
             let fence = self.fence_above_all(core.fence, now.wall)?;
             made = Some(fence);
-            Ok(Plan::write(Change { beats: false, lease: None, waiting: None, last_fence: Some(fence) }))
+            Ok(Plan::write(Change { last_fence: Some(fence), ..Change::free(None) }))
         });
         Ok(match swapped.await? {
             Swapped::Won(_) => made,
             Swapped::Stopped(()) => None,
         })
     }
+}
+
+/// So much of a text as a record has room for.
+fn shortened(text: &str) -> String {
+    text.chars().take(500).collect()
 }
 
 /// Whether a mended key stays closed for a while.
@@ -402,7 +415,6 @@ mod tests {
         let whole = body(1000, 999);
         let damaged = Damaged::new(whole.clone(), String::new());
         assert_eq!((damaged.fence, damaged.revision), (Fence::new(1000).ok(), 41));
-        assert_eq!(damaged.expires, Some(Timestamp::from_millis(7)));
         // The revision and the fence come first; the lease is cut.
         let damaged = Damaged::new(whole.slice(..whole.len() - 2), String::new());
         assert_eq!((damaged.fence, damaged.revision), (Fence::new(1000).ok(), 41));

@@ -7,15 +7,21 @@
 mod cell;
 mod check;
 mod election;
+pub(crate) mod ended;
 mod engine;
 mod filed;
 mod flight;
 mod guard;
+mod judge;
 mod keeper;
+mod late;
+mod line;
+mod loss;
 mod mend;
 pub(crate) mod record;
 mod release;
 mod sweep;
+mod tries;
 mod types;
 mod wait;
 mod watch;
@@ -26,11 +32,12 @@ pub use election::{Campaign, Election, Leadership};
 pub(crate) use engine::Engine;
 pub use filed::{Filed, FiledKeys};
 pub use guard::Guard;
+pub use loss::{Failing, Loss, LossReason};
 pub use mend::Forced;
 pub(crate) use sweep::{LeaseSweep, LeaseTurn};
-pub use types::{Acquired, Grant, Held, Holder, Loss, Renewed, Request, Status};
+pub use types::{Acquired, Grant, Held, Holder, Renewed, Request, Status};
 
-use self::{cell::Cell, record::KeySlot};
+use self::{cell::Cell, ended::Watched, judge::status, record::KeySlot};
 use crate::{
     Key, LeaseId, Namespace, Result, Ttl,
     store::{
@@ -106,6 +113,7 @@ impl Leases {
     /// Dropped in the middle of its write, it leaves a task behind that finds out what became of it and frees a lease
     /// that nobody wants. One with a [request id](Request::request_id) is left to be asked for again.
     pub async fn acquire(&self, key: &Key, request: &Request) -> Result<Acquired> {
+        self.engine.allow(request.ttl)?;
         self.touch();
         self.engine.acquire(&self.cell(key), request).await
     }
@@ -115,6 +123,7 @@ impl Leases {
     /// Those who wait in one process are served in their order, one of them looking after the key for all; a release
     /// in this process hands over in a single write. Whoever waits in other processes gets a turn as well.
     pub async fn acquire_within(&self, key: &Key, request: &Request, wait: Duration) -> Result<Acquired> {
+        self.engine.allow(request.ttl)?;
         self.touch();
         let cell = self.cell(key);
         let deadline = self.engine.now().moment.plus(wait);
@@ -147,8 +156,10 @@ impl Leases {
         self.engine.renew(&self.cell_of(grant), grant.id, None, Some(grant)).await
     }
 
-    /// Renews a lease by its id, for callers that keep nothing but that; `ttl` replaces its time to live.
+    /// Renews a lease by its id, for callers that keep nothing but that; `ttl` replaces its time to live, within the limits
+    /// of the store.
     pub async fn renew_by_id(&self, key: &Key, id: LeaseId, ttl: Option<Ttl>) -> Result<Renewed> {
+        ttl.map_or(Ok(()), |ttl| self.engine.allow(ttl))?;
         self.touch();
         self.engine.renew(&self.cell(key), id, ttl, None).await
     }
@@ -173,9 +184,22 @@ impl Leases {
 
     /// What there is now, without writing anything. Not activity: for operators and their tools.
     pub async fn peek(&self, key: &Key) -> Result<Status> {
-        let cell = self.cell(key);
-        let seen = cas::read(&self.engine.backend, &cell.slot).await?;
-        Ok(self.engine.status(&cell, seen.as_ref().map(cas::Seen::record)))
+        Ok(self.peek_watched(key, None).await?.0)
+    }
+
+    /// The same, knowing a beat that was watched for long enough; and the beat that is there.
+    async fn peek_watched(&self, key: &Key, watched: Option<Watched>) -> Result<(Status, Option<Watched>)> {
+        let slot = KeySlot { namespace: self.namespace.clone(), key: key.clone() };
+        let engine = &self.engine;
+        let time = engine.backend.latest_stamp();
+        let watched = watched.and_then(|watched| watched.long_enough(engine.now().moment));
+        let seen = cas::read(&engine.backend, &slot).await?;
+        let arrived = engine.now().moment;
+        let record = seen.as_ref().map(cas::Seen::record);
+        let state = engine.judge_read(record, seen.as_ref().and_then(cas::Seen::modified), time, watched);
+        let lease = record.and_then(|record| record.lease.as_ref());
+        let beat = lease.map(|lease| Watched::new(lease, arrived, &engine.bounds()));
+        Ok((status(key, record, state), beat))
     }
 
     /// Lists keys that begin with `prefix`, a page at a time, without writing anything: one listing, and one read for
@@ -194,6 +218,7 @@ impl Leases {
     }
 
     async fn listed(&self, name: Name, prefix: &[u8]) -> Option<Result<Status>> {
+        let time = self.engine.backend.latest_stamp();
         let fetched = match self.engine.backend.get(&name).await {
             Ok(fetched) => fetched?,
             Err(error) => return Some(Err(error)),
@@ -203,8 +228,8 @@ impl Leases {
             if slot.name() != name {
                 return Err(format!("it is that of another key, {}", slot.key));
             }
-            let cell = Cell { slot, core: Arc::default(), queue: Default::default(), kept: Default::default() };
-            Ok(self.engine.status(&cell, Some(&record)))
+            let state = self.engine.judge_read(Some(&record), Some(fetched.modified), time, None);
+            Ok(status(&slot.key, Some(&record), state))
         });
         match status {
             Ok(status) if status.key.as_bytes().starts_with(prefix) => Some(Ok(status)),

@@ -1,8 +1,8 @@
-//! The record of one key, and the one rule by which its state is judged.
+//! The record of one key, and how it is written down.
 
 use super::wire;
 use crate::{
-    Bucket, Error, Fence, Key, LeaseId, Namespace, Result, Ttl, WriteId,
+    BootId, Bucket, Error, Fence, Key, LeaseId, Namespace, Result, Ttl, WriteId,
     clock::Timestamp,
     id::ProcessId,
     store::{
@@ -15,7 +15,10 @@ use prost::Message;
 use std::{sync::Arc, time::Duration};
 
 /// The format that this version writes. Later ones are shown and never rewritten.
-pub(super) const FORMAT: u32 = 1;
+///
+/// 1: a lease ended for others by their wall clock alone. 2: two witnesses are needed, for which a lease says how long it
+/// lasts. A version that knows only format 1 must not touch what this one has written: it would end leases too early.
+pub(super) const FORMAT: u32 = 2;
 
 /// Tag and wire type of the checksum, which is always the last field: five bytes with its value.
 pub(crate) const CHECKSUM_TAG: u8 = 15 << 3 | 5;
@@ -39,6 +42,32 @@ pub(crate) struct Lease {
     pub(crate) ttl: Ttl,
     /// The write id of the last grant or renewal: by it a holder recognises its own write under somebody's mark.
     pub(crate) beat: WriteId,
+    /// How long anybody may believe in it from its last beat on; a format 1 lease does not say.
+    pub(crate) lasts: Option<Duration>,
+    /// The holder's boot-time clock before the last beat, where that clock is the host's that all processes share.
+    pub(crate) boot: Option<Boot>,
+}
+
+impl Lease {
+    /// How long anybody may believe in it from its last beat on. No lease is believed in for longer than `max_ttl`.
+    pub(crate) fn lasts(&self, max_ttl: Duration) -> Duration {
+        self.lasts.unwrap_or(self.ttl.as_duration()).min(max_ttl)
+    }
+}
+
+/// A reading of a clock that counts from the start of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Boot {
+    pub(crate) id: BootId,
+    pub(crate) at: Duration,
+}
+
+/// A lease that an operator took away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ForcedAway {
+    pub(crate) lease: LeaseId,
+    pub(crate) by: String,
+    pub(crate) reason: String,
 }
 
 /// Somebody waits and asks for a turn.
@@ -60,41 +89,33 @@ pub(crate) struct Record {
     pub(crate) waiting: Option<Mark>,
     pub(crate) written: Timestamp,
     pub(crate) bucket: Option<Bucket>,
-}
-
-/// What a record means at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State<'a> {
-    /// Anybody may have it.
-    Free,
-    /// Nobody else may have it yet. Its own holder may already have stopped believing in it.
-    Held(&'a Lease),
-    /// Whoever touches it clears it.
-    Expired(&'a Lease),
-    /// Its expiry lies further ahead than any lease's can: a broken clock wrote it. Held, but a waiter that watches it
-    /// do nothing for long enough may take it over.
-    FarFuture(&'a Lease),
-}
-
-/// The settling rule: a lease is over for others only when their clock has passed its expiry by more than two clocks
-/// may differ. Never early; late is allowed.
-pub(crate) fn judge(lease: Option<&Lease>, now: Timestamp, max_clock_skew: Duration, max_ttl: Duration) -> State<'_> {
-    match lease {
-        None => State::Free,
-        Some(lease) if now > lease.expires.plus(max_clock_skew) => State::Expired(lease),
-        Some(lease) if lease.expires > now.plus(max_ttl).plus(max_clock_skew) => State::FarFuture(lease),
-        Some(lease) => State::Held(lease),
-    }
+    /// When the store received the lease's last beat, if a write that left the beat alone has come since.
+    pub(crate) beat_stamp: Option<Timestamp>,
+    /// The last lease was taken away by force.
+    pub(crate) forced: Option<Box<ForcedAway>>,
+    /// Of the settings that the writer went by.
+    pub(crate) epoch: u64,
 }
 
 impl Record {
-    /// A record that follows `base`: the same but for who wrote it, and when. It keeps a later format than ours, so that
-    /// whoever forgets to ask finds that it cannot be written.
-    pub(crate) fn after(base: Option<&Self>, stamp: Stamp, now: Timestamp) -> Self {
-        Self { lease: base.and_then(|base| base.lease.clone()), ..Self::without_lease(base, stamp, now) }
+    /// A record that follows `base` and leaves its lease, and that lease's beat, as they are. `modified` is when the store
+    /// received the base, if that is known.
+    ///
+    /// It keeps its format, so that a holder which knows only that one can go on renewing, and a later one than ours, so
+    /// that whoever forgets to ask finds that it cannot be written.
+    pub(crate) fn after(base: Option<&Self>, modified: Option<Timestamp>, stamp: Stamp, now: Timestamp) -> Self {
+        let lease = base.and_then(|base| base.lease.clone());
+        let beat_stamp = base.and_then(|base| base.beat_stamp).or(modified).filter(|_| lease.is_some());
+        Self {
+            format: base.map_or(FORMAT, |base| base.format),
+            lease,
+            beat_stamp,
+            epoch: base.map_or(0, |base| base.epoch),
+            ..Self::without_lease(base, stamp, now)
+        }
     }
 
-    /// The same without its lease.
+    /// A record that follows `base` without its lease.
     pub(crate) fn without_lease(base: Option<&Self>, stamp: Stamp, now: Timestamp) -> Self {
         Self {
             format: base.map_or(FORMAT, |base| base.format.max(FORMAT)),
@@ -105,6 +126,9 @@ impl Record {
             waiting: base.and_then(|base| base.waiting),
             written: now,
             bucket: base.and_then(|base| base.bucket),
+            beat_stamp: None,
+            forced: base.and_then(|base| base.forced.clone()),
+            epoch: base.map_or(0, |base| base.epoch),
         }
     }
 
@@ -154,15 +178,14 @@ impl Slot for KeySlot {
     }
 
     fn decode(&self, body: Bytes) -> Result<Record> {
-        let (key, record) = decode(body).map_err(|error| {
+        let unusable = |why: String| {
             let advice = "nothing is granted on it until an operator has repaired it: leasehold fsck --repair";
-            Error::corrupt(format!("the record {} of {} cannot be read: {error}; {advice}", self.name(), self.key))
-        })?;
+            Error::corrupt(format!("the record {} of {} {why}; {advice}", self.name(), self.key))
+        };
+        let (key, record) = decode(body).map_err(|error| unusable(format!("cannot be read: {error}")))?;
         if key != self.key {
-            return Err(Error::corrupt(format!(
-                "the record {} of {} is that of another key, {key}: it was copied or restored to the wrong place",
-                self.name(),
-                self.key
+            return Err(unusable(format!(
+                "is that of another key, {key}: it was copied or restored to the wrong place"
             )));
         }
         Ok(record)
@@ -189,7 +212,16 @@ pub(crate) fn encode(key: &Key, record: &Record) -> Bytes {
             expires_ms: lease.expires.as_millis(),
             ttl_ms: lease.ttl.as_millis(),
             beat: id(lease.beat.as_bytes()),
+            lasts_ms: lease.lasts.map(millis),
+            boot: lease.boot.map(|boot| wire::Boot { id: id(boot.id.as_bytes()), at_ms: millis(boot.at) }),
         }),
+        beat_stamp_us: record.beat_stamp.map(Timestamp::as_micros),
+        forced: record.forced.as_ref().map(|forced| wire::Forced {
+            lease: id(forced.lease.as_bytes()),
+            by: forced.by.clone(),
+            reason: forced.reason.clone(),
+        }),
+        epoch: record.epoch,
         waiting: record.waiting.map(|mark| wire::Mark {
             process: id(mark.process.as_bytes()),
             since_ms: mark.since.as_millis(),
@@ -246,6 +278,11 @@ pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> 
             },
             ttl: Ttl::new(Duration::from_millis(lease.ttl_ms)).map_err(text)?,
             beat: id("beat", &lease.beat)?.into(),
+            lasts: lease.lasts_ms.map(Duration::from_millis),
+            boot: match lease.boot {
+                None => None,
+                Some(boot) => Some(Boot { id: id("boot", &boot.id)?.into(), at: Duration::from_millis(boot.at_ms) }),
+            },
         }),
     };
     let waiting = match message.waiting {
@@ -265,6 +302,16 @@ pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> 
         waiting,
         written: time("writing", message.written_ms)?,
         bucket: if message.hour == 0 { None } else { Some(Bucket::from_number(message.hour).map_err(text)?) },
+        beat_stamp: message.beat_stamp_us.map(Timestamp::from_micros),
+        forced: match message.forced {
+            None => None,
+            Some(forced) => Some(Box::new(ForcedAway {
+                lease: id("lease that was taken away", &forced.lease)?.into(),
+                by: forced.by,
+                reason: forced.reason,
+            })),
+        },
+        epoch: message.epoch,
     };
     if record.lease.as_ref().is_some_and(|lease| Some(lease.fence) > record.last_fence) {
         return Err("its lease has a higher fence than the record".to_owned());

@@ -22,7 +22,7 @@ const LONGEST_STAY_BACK: Duration = Duration::from_secs(10);
 impl Engine {
     /// Frees a lease, or hands it to whoever of this process waits longest. Done when the record does not carry it.
     pub(super) async fn release(self: &Arc<Self>, cell: &Arc<Cell>, id: LeaseId) -> Result<()> {
-        let core = self.hold(cell).await?;
+        let core = self.hold_first(cell).await?;
         let mut flight = Flight::new(self, cell, core, Intent::Release(id));
         let mine =
             |core: &Core| core.record().and_then(|record| record.lease.as_ref()).is_some_and(|lease| lease.id == id);
@@ -33,9 +33,13 @@ impl Engine {
     }
 
     pub(super) async fn release_held(self: &Arc<Self>, mut flight: Flight, id: LeaseId) -> Result<()> {
-        let cell = Arc::clone(&flight.cell);
         let marked = flight.core().record().is_some_and(|record| record.waiting.is_some());
         let may_hand_over = self.believe(self.now().wall).is_ok() && !(marked && flight.core().turns >= MAX_TURNS);
+        self.release_to(flight, id, may_hand_over).await
+    }
+
+    async fn release_to(self: &Arc<Self>, mut flight: Flight, id: LeaseId, may_hand_over: bool) -> Result<()> {
+        let cell = Arc::clone(&flight.cell);
         let next = LeaseId::random(&*self.backend.generator);
         if let Some(waiter) = may_hand_over.then(|| cell.queue.pop(next)).flatten() {
             flight.intent = Intent::HandOver { from: id, waiter: Some(waiter) };
@@ -53,7 +57,11 @@ impl Engine {
         let next = flight.intent.waiter().map(|waiter| (waiter.request.clone(), waiter.id));
         let swapped = self.swap(&mut flight, None, |core, now| {
             let record = core.record();
-            if record.and_then(|record| record.lease.as_ref()).is_none_or(|lease| lease.id != id) {
+            let Some(lease) = record.and_then(|record| record.lease.as_ref()).filter(|lease| lease.id == id) else {
+                return Ok(Plan::Stop(()));
+            };
+            // Renewed by a clone of this machine, which believes in it: not ours to give back any more.
+            if lease.request_id.is_none() && lease.process == self.process && !core.is_own(lease) {
                 return Ok(Plan::Stop(()));
             }
             let waiting = record.and_then(|record| record.waiting);
@@ -62,11 +70,10 @@ impl Engine {
                 self.believe(now.wall)?;
                 let lease = self.new_lease(core, now, request, ttl, *next)?;
                 let last_fence = Some(lease.fence);
-                return Ok(Plan::write(Change { beats: true, lease: Some(lease), waiting, last_fence }));
+                return Ok(Plan::write(Change { beats: true, lease: Some(lease), waiting, last_fence, forced: None }));
             }
             removed = waiting;
-            let last_fence = record.and_then(|record| record.last_fence);
-            Ok(Plan::write(Change { beats: false, lease: None, waiting: None, last_fence }))
+            Ok(Plan::write(Change::free(record)))
         });
         let swapped = swapped.await;
         match (swapped, flight.take_waiter()) {
@@ -89,7 +96,7 @@ impl Engine {
                 cell.queue.wake();
             }
             (Ok(Swapped::Stopped(())), waiter) => {
-                waiter.into_iter().for_each(|waiter| cell.queue.push_front(waiter));
+                waiter.into_iter().for_each(|waiter| cell.queue.put_back(waiter));
                 cell.queue.wake();
             }
             (Err(error), waiter) => {
@@ -101,9 +108,9 @@ impl Engine {
                     return Err(error);
                 }
                 // Nothing is handed over by a wrong clock, but giving back goes on.
-                flight.take_waiter().into_iter().for_each(|waiter| cell.queue.push_front(waiter));
+                flight.take_waiter().into_iter().for_each(|waiter| cell.queue.put_back(waiter));
                 flight.intent = Intent::Release(id);
-                return Box::pin(self.release_held(flight, id)).await;
+                return Box::pin(self.release_to(flight, id, false)).await;
             }
         }
         Ok(())
@@ -114,7 +121,7 @@ impl Engine {
         let cell = Arc::clone(&flight.cell);
         let keep = waiter.request.request_id.is_some();
         let Some(lease) = flight.core().record().and_then(|record| record.lease.clone()) else { return };
-        let grant = self.grant(&cell, flight.core(), &lease, now.moment.plus(ttl.as_duration()), None);
+        let grant = self.grant(&cell, flight.core(), &lease, now.moment, ttl, None);
         if let Err(grant) = waiter.grant.send(grant)
             && !keep
         {
@@ -125,12 +132,24 @@ impl Engine {
 
     /// Releases in a task of its own, for whoever cannot wait for it.
     pub(super) fn release_soon(self: &Arc<Self>, cell: &Arc<Cell>, id: LeaseId) {
+        let (engine, released) = (Arc::clone(self), Arc::clone(cell));
+        self.retry_soon(cell, move || {
+            let (engine, released) = (Arc::clone(&engine), Arc::clone(&released));
+            async move { engine.release(&released, id).await }
+        });
+    }
+
+    /// Frees a lease in a task of its own, again and again until that has worked.
+    pub(super) fn retry_soon<F>(self: &Arc<Self>, cell: &Arc<Cell>, free: impl Fn() -> F + Send + 'static)
+    where
+        F: Future<Output = Result<()>> + Send,
+    {
         let (engine, cell) = (Arc::clone(self), Arc::clone(cell));
-        let release = async move {
+        let freeing = async move {
             // For as long as the longest lease could still be there.
             let give_up = engine.now().moment.plus(engine.agreement.max_ttl);
             let mut retries = 0;
-            while let Err(error) = engine.release(&cell, id).await {
+            while let Err(error) = free().await {
                 if !error.is_retryable() || engine.now().moment >= give_up {
                     tracing::warn!(key = %cell.slot.key, %error, "a lease that nobody wants could not be released: it will expire");
                     return;
@@ -139,6 +158,6 @@ impl Engine {
                 engine.backend.pause(retries).await;
             }
         };
-        self.leftovers.spawn_on(release, &self.runtime);
+        self.leftovers.spawn_on(freeing, &self.runtime);
     }
 }

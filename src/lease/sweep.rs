@@ -1,23 +1,58 @@
 //! How the sweeper settles leases, and how it takes turns by one.
 
 use super::{
+    ended::{State, Watched},
     engine::Engine,
     flight::{Flight, Intent},
-    record::{self, Record, State},
+    record::{self, Record},
     types::{Acquired, Request},
 };
 use crate::{
     Bucket, Decoded, Error, Key, LeaseId, Namespace, Result, index,
-    store::{Name, cas::Outcome},
+    store::{
+        Name,
+        cas::{Outcome, Slot},
+    },
     sweep::{Entry, Shelf, Sweepable, Turn, TurnTaken, Verdict},
 };
 use async_trait::async_trait;
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// Of leases that could not be judged, so many are remembered from one pass to the next.
+const MOST_WATCHED: usize = 10_000;
+
+/// How long after the end of its hour the lease of an entry has certainly been over for as long as stamps need.
+const SETTLED_AFTER: Duration = Duration::from_secs(300);
 
 #[derive(Debug)]
-pub(crate) struct LeaseSweep(pub(crate) Arc<Engine>);
+pub(crate) struct LeaseSweep {
+    engine: Arc<Engine>,
+    /// What could not be judged by clocks, by the record's name. Found unchanged for long enough, it has ended.
+    watched: Mutex<BTreeMap<Name, Watched>>,
+}
 
 impl LeaseSweep {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        Self { engine, watched: Mutex::default() }
+    }
+
+    fn watched(&self) -> MutexGuard<'_, BTreeMap<Name, Watched>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers a lease that is in the way and cannot be judged.
+    fn watch(&self, name: Name, there: Watched) {
+        let mut watched = self.watched();
+        if watched.len() < MOST_WATCHED || watched.contains_key(&name) {
+            let first = watched.get(&name).copied();
+            watched.insert(name, there.or_since(first));
+        }
+    }
+
     /// The key that an entry stands for; where its name is a hash, only the record says. `None` if there is no record.
     async fn key(&self, entry: &Entry<'_>) -> Result<Option<Key>> {
         match Key::from_name(entry.name) {
@@ -26,7 +61,7 @@ impl LeaseSweep {
             Err(error) => return Err(Error::corrupt(error.to_string())),
         }
         let name = Name::new(format!("{}/meta/{}.pb", entry.shelf.label, entry.name));
-        let Some(fetched) = self.0.backend.get(&name).await? else { return Ok(None) };
+        let Some(fetched) = self.engine.backend.get(&name).await? else { return Ok(None) };
         let unreadable = |why| Error::corrupt(format!("the record {name} cannot be read: {why}"));
         let (key, _) = record::decode(fetched.body).map_err(unreadable)?;
         if key.name() != entry.name {
@@ -42,38 +77,60 @@ impl Sweepable for LeaseSweep {
         "lease"
     }
 
-    async fn shelves(&self) -> Result<Vec<Shelf>> {
-        let folders = self.0.backend.folders("").await?;
-        let namespaces = folders.into_iter().filter(|folder| Namespace::new(folder).is_ok() || folder == super::OURS);
-        Ok(namespaces.map(|label| Shelf { folder: index::lease_folder(&label), label }).collect())
+    fn shelves(&self, folders: &[String]) -> Vec<Shelf> {
+        let namespaces = folders.iter().filter(|folder| Namespace::new(folder).is_ok() || *folder == super::OURS);
+        namespaces.map(|label| Shelf { folder: index::lease_folder(label), label: label.clone() }).collect()
     }
 
     async fn settle(&self, entry: &Entry<'_>, dry_run: bool) -> Result<Verdict> {
-        let engine = &self.0;
+        let engine = &self.engine;
         let key = match self.key(entry).await? {
             Some(key) => key,
             None => return Ok(Verdict::Stale),
         };
         let cell = engine.cells.get(&Namespace::trusted(&entry.shelf.label), &key);
+        if !dry_run {
+            // One time object for all entries of a run: it is written before their records are read.
+            engine.backend.stamp_from(entry.bucket.end().plus(SETTLED_AFTER)).await?;
+        }
         // From before the read until after the swap: nothing of this process comes in between.
         let core = engine.hold(&cell).await?;
         let mut flight = Flight::new(engine, &cell, core, Intent::Nothing);
+        let watched =
+            self.watched().get(&cell.slot.name()).and_then(|watched| watched.long_enough(engine.now().moment));
         engine.read(&cell, flight.core()).await?;
         let Some(record) = flight.core().record() else { return Ok(Verdict::Stale) };
         let Some(lease) = &record.lease else { return Ok(Verdict::Stale) };
         if Bucket::of(lease.expires)? > entry.bucket {
             return Ok(Verdict::Stale);
         }
-        if !matches!(engine.judge(Some(lease), engine.now().wall), State::Expired(_)) {
-            return Ok(Verdict::Kept);
+        let there = Watched::new(lease, engine.now().moment, &engine.bounds());
+        if !dry_run && engine.backend.is_on_this_host() {
+            engine.second_look(&mut flight, watched).await?;
+        }
+        match engine.judge(flight.core(), engine.now(), watched) {
+            State::Ended(_) => {}
+            // It looks over, and nobody is asked for the second word.
+            State::MayHaveEnded(_) if dry_run => {}
+            _ => {
+                self.watch(cell.slot.name(), there);
+                return Ok(Verdict::Kept);
+            }
         }
         if dry_run {
             return Ok(Verdict::Cleared);
         }
-        record.must_be_ours(&key)?;
+        if let Some(record) = flight.core().record() {
+            engine.may_change(&key, record)?;
+        }
+        self.watched().remove(&cell.slot.name());
         let now = engine.now();
-        let build =
-            |base: Option<&Record>, stamp| Record { waiting: None, ..Record::without_lease(base, stamp, now.wall) };
+        let epoch = engine.agreement.epoch;
+        let build = |base: Option<&Record>, stamp| Record {
+            waiting: None,
+            epoch,
+            ..Record::without_lease(base, stamp, now.wall)
+        };
         let outcome = flight.attempt(engine.settings.request_timeout, now, build).await;
         flight.settled();
         match outcome {
@@ -104,7 +161,9 @@ impl Turn for LeaseTurn {
         let cell = engine.cells.get(&Namespace::trusted(super::OURS), &Key::new("sweeper")?);
         let request = Request::new(longest)?.owner("sweeper")?;
         Ok(match engine.acquire(&cell, &request).await? {
-            Acquired::Granted(grant) => Some(Box::new(Taken { engine: Arc::clone(engine), id: grant.id })),
+            Acquired::Granted(grant) => {
+                Some(Box::new(Taken { engine: Arc::clone(engine), id: grant.id, fence: grant.fence().get() }))
+            }
             Acquired::Held(_) => None,
         })
     }
@@ -113,10 +172,15 @@ impl Turn for LeaseTurn {
 struct Taken {
     engine: Arc<Engine>,
     id: LeaseId,
+    fence: u64,
 }
 
 #[async_trait]
 impl TurnTaken for Taken {
+    fn number(&self) -> u64 {
+        self.fence
+    }
+
     async fn give_back(self: Box<Self>) {
         let Ok(key) = Key::new("sweeper") else { return };
         let cell = self.engine.cells.get(&Namespace::trusted(super::OURS), &key);

@@ -1,12 +1,23 @@
 //! What callers hand in and get back.
 
-use super::record::{LONGEST_NOTE, Lease};
+use super::{
+    loss::Loss,
+    record::{LONGEST_NOTE, Lease},
+};
 use crate::{
     Clock, Error, Fence, Key, LeaseId, Namespace, Result, Ttl,
     clock::{Moment, Timestamp},
+    planted::{Planted, planted},
 };
 use bytes::Bytes;
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 /// The longest owner and request id, in bytes.
 const LONGEST_NAME: usize = 256;
@@ -32,8 +43,11 @@ pub struct Request {
 }
 
 impl Request {
-    /// A lease that ends by itself after `ttl` unless it is renewed. The store's limits may shorten or lengthen that:
-    /// what was granted is in the [`Grant`].
+    /// A lease that ends by itself after `ttl` unless it is renewed.
+    ///
+    /// One that is shorter than [`min_ttl`](crate::Settings::min_ttl) or longer than the store's
+    /// [`max_ttl`](crate::store::Agreement::max_ttl) is refused, as [`Invalid`](crate::ErrorKind::Invalid), when it is
+    /// asked for.
     pub fn new(ttl: Duration) -> Result<Self> {
         let owner = "".into();
         Ok(Self { ttl: Ttl::new(ttl)?, owner, request_id: None, note: None, new_key: false, max_hold: None })
@@ -102,6 +116,8 @@ pub struct Grant {
     pub(crate) deadline: Moment,
     /// It has a request id, by which another process may have been given it too.
     pub(crate) repeatable: bool,
+    /// Set when it was found to be over: then it is over for good, and for every copy.
+    pub(crate) over: Arc<AtomicBool>,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
@@ -131,7 +147,7 @@ impl Grant {
         &self.owner
     }
 
-    /// How long it was granted for, which may differ from what was asked.
+    /// How long it lasts without being renewed.
     pub fn ttl(&self) -> Duration {
         self.ttl.as_duration()
     }
@@ -149,10 +165,18 @@ impl Grant {
         !self.time_left().is_zero()
     }
 
-    /// How long this process may still believe in it, if it is not paused in between.
+    /// How long this process may still believe in it, if it is not paused in between. Once that was nothing it stays
+    /// nothing, whatever the clocks are set to.
     pub fn time_left(&self) -> Duration {
+        if self.over.load(Relaxed) && !planted(Planted::BeliefRevived) {
+            return Duration::ZERO;
+        }
         let monotonic = self.deadline.since(self.clock.monotonic());
-        monotonic.min(self.expires.since(self.clock.wall()))
+        let left = monotonic.min(self.expires.since(self.clock.wall()));
+        if left.is_zero() {
+            self.over.store(true, Relaxed);
+        }
+        left
     }
 }
 
@@ -202,6 +226,14 @@ impl From<&Lease> for Holder {
     }
 }
 
+/// For a sentence: who, and the fence.
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let owner = if self.owner.is_empty() { "another process" } else { &self.owner };
+        write!(f, "{owner} (fence {})", self.fence)
+    }
+}
+
 /// Why a lease was not granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -240,16 +272,6 @@ pub enum Renewed {
     Lost(Loss),
 }
 
-/// How a lease was lost.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Loss {
-    /// Who has the key now. `None` if the lease ended and nobody took it, as far as is known.
-    pub taken_by: Option<Holder>,
-    /// The highest fence that is known for the key: the resource will refuse lower ones.
-    pub fence: Option<Fence>,
-}
-
 /// What is known of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -258,6 +280,9 @@ pub struct Status {
     pub key: Key,
     /// Who holds it now.
     pub holder: Option<Holder>,
+    /// Whether this machine's clock says that the holder's time is over, and nothing else says so yet: it is held until
+    /// something does. An [`acquire`](crate::Leases::acquire) or a [`get`](crate::Leases::get) finds out.
+    pub may_have_ended: bool,
     /// The fence of the last grant; `None` if there never was one.
     pub last_fence: Option<Fence>,
     /// Whether another process has asked for a turn.

@@ -2,25 +2,27 @@
 
 use super::{
     cell::{Cell, Core},
+    ended::{State, Watched},
     engine::{Engine, repeats},
     flight::{Flight, Intent},
-    record::{Mark, Record, State},
+    line::Right,
+    record::{Mark, Record},
     types::{Acquired, Grant, Held, Request},
 };
 use crate::{
-    Error, Fence, LeaseId, Result, WriteId,
-    clock::{Clock, Moment},
+    Error, Fence, LeaseId, Result,
+    clock::Moment,
     generator::GeneratorExt,
     planted::{Planted, planted},
     store::cas::Outcome,
 };
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
     time::Duration,
 };
-use tokio::sync::{Notify, OwnedMutexGuard, oneshot};
+use tokio::sync::{Notify, oneshot};
 
 /// How often a poller must have seen the key go from hand to hand before it asks for a turn.
 const PATIENT_FOR: u32 = 2;
@@ -34,7 +36,8 @@ pub(super) struct Queue(Mutex<Waiters>);
 
 #[derive(Debug, Default)]
 struct Waiters {
-    line: VecDeque<Waiter>,
+    /// By seat, which is the order of coming: any of very many may leave at any time.
+    line: BTreeMap<u64, Waiter>,
     seats: u64,
 }
 
@@ -95,7 +98,7 @@ impl Queue {
     pub(super) fn pop(&self, id: LeaseId) -> Option<Waiter> {
         let mut waiters = self.lock();
         loop {
-            let waiter = waiters.line.pop_front()?;
+            let (_, waiter) = waiters.line.pop_first()?;
             if !waiter.grant.is_closed() {
                 waiter.tried.add(id);
                 return Some(Waiter { id, ..waiter });
@@ -104,18 +107,19 @@ impl Queue {
     }
 
     /// Back to where it was: it was not its turn after all.
-    pub(super) fn push_front(&self, waiter: Waiter) {
+    pub(super) fn put_back(&self, waiter: Waiter) {
         let mut waiters = self.lock();
         // One that gave up meanwhile has already left: nobody would take it out of the line again, and whoever is behind
         // it would never be woken.
         if !waiter.grant.is_closed() {
-            waiters.line.push_front(waiter);
+            waiter.wake.notify_one();
+            waiters.line.insert(waiter.seat, waiter);
         }
     }
 
     /// Tells the first in line to look around.
     pub(super) fn wake(&self) {
-        if let Some(first) = self.lock().line.front() {
+        if let Some(first) = self.lock().line.values().next() {
             first.wake.notify_one();
         }
     }
@@ -146,7 +150,7 @@ impl<'a> Seat<'a> {
         let seat = waiters.seats;
         let (request, keep) = (request.clone(), request.request_id.is_some());
         let waiter = Waiter { seat, id, tried: tried.clone(), request, grant: sender, wake: Arc::clone(&wake) };
-        waiters.line.push_back(waiter);
+        waiters.line.insert(seat, waiter);
         Self { engine, cell, seat, keep, grant, wake, tried }
     }
 
@@ -180,7 +184,7 @@ impl<'a> Seat<'a> {
 
     /// False while a release has it in hand.
     fn is_in_line(&self) -> bool {
-        self.cell.queue.lock().line.iter().any(|waiter| waiter.seat == self.seat)
+        self.cell.queue.lock().line.contains_key(&self.seat)
     }
 
     /// Whether it is for this one to look after the key. Nobody is ahead, or whoever is has gone.
@@ -189,7 +193,7 @@ impl<'a> Seat<'a> {
             .queue
             .lock()
             .line
-            .iter()
+            .values()
             .find(|waiter| !waiter.grant.is_closed())
             .is_some_and(|first| first.seat == self.seat)
     }
@@ -198,7 +202,7 @@ impl<'a> Seat<'a> {
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
         self.grant.close();
-        self.cell.queue.lock().line.retain(|waiter| waiter.seat != self.seat);
+        self.cell.queue.lock().line.remove(&self.seat);
         // It may have been granted the lease just as it gave up.
         if let Ok(grant) = self.grant.try_recv()
             && !self.keep
@@ -215,8 +219,8 @@ struct Polling {
     /// The fence of the last holder that was seen, and how often it has changed.
     fence: Option<Fence>,
     changes: u32,
-    /// A lease with an impossible expiry, and since when it has done nothing.
-    watched: Option<(WriteId, Moment)>,
+    /// The last beat that was seen, and since when the lease has done nothing.
+    watched: Option<Watched>,
 }
 
 enum Polled {
@@ -263,6 +267,9 @@ impl Engine {
                         cell.slot.key
                     ))),
                 };
+                // What was just given up may be finding out what became of a write, which nobody frees.
+                let doubtful = seat.keep && !cell.core.is_free();
+                let polled = polled.map_err(|error| error.in_doubt(doubtful, &cell.slot.key, "granted"));
                 match polled {
                     Ok(Polled::Granted(grant)) => return Ok(Acquired::Granted(grant)),
                     Ok(Polled::Again(held)) => {
@@ -277,7 +284,7 @@ impl Engine {
                         pause = self.settings.poll_interval * 2u32.pow(retries.min(5));
                         last = Some(Err(error));
                     }
-                    Err(error) => return Err(error),
+                    Err(error) => return self.dismiss(&mut seat, Err(error)).await,
                 }
             }
             let left = deadline.since(clock.monotonic());
@@ -286,22 +293,7 @@ impl Engine {
                     Some(last) => last,
                     None => self.seen_held(cell).await,
                 };
-                // A release may have taken it out of the line, and its write be under way: whoever is told now that it waited
-                // in vain would have a lease, and with a request id nobody would free that.
-                let mut grant = None;
-                if !seat.is_in_line() {
-                    tokio::select! {
-                        biased;
-                        handed_over = &mut seat.grant => grant = handed_over.ok(),
-                        () = seat.wake.notified() => {}
-                        () = clock.sleep(self.patience()) => {}
-                    }
-                }
-                // It may have been handed over while we found out: then what was found is our own lease.
-                return match seat.handed_over(grant) {
-                    Some(grant) => Ok(Acquired::Granted(grant)),
-                    None => held.map(|held| Acquired::Held(seat.by_others(held))),
-                };
+                return self.dismiss(&mut seat, held).await;
             }
             tokio::select! {
                 biased;
@@ -318,13 +310,45 @@ impl Engine {
         }
     }
 
+    /// What one hears who goes.
+    ///
+    /// A release may have taken it out of the line, and its write be under way: whoever were told now that it waited in
+    /// vain would have a lease, and with a request id nobody would free that. So it stays until it is granted the lease,
+    /// is in line again, or is out of patience.
+    async fn dismiss(&self, seat: &mut Seat<'_>, told: Result<Held>) -> Result<Acquired> {
+        let clock = &self.backend.clock;
+        let until = clock.monotonic().plus(self.patience());
+        let (mut grant, mut in_hand) = (None, false);
+        while !seat.is_in_line() && !in_hand {
+            tokio::select! {
+                biased;
+                handed_over = &mut seat.grant => {
+                    grant = handed_over.ok();
+                    in_hand = grant.is_none();
+                    break;
+                }
+                () = seat.wake.notified() => {}
+                () = clock.sleep(until.since(clock.monotonic())) => in_hand = true,
+            }
+        }
+        // It may have been handed over while we found out: then what was found is our own lease.
+        match seat.handed_over(grant) {
+            Some(grant) => Ok(Acquired::Granted(grant)),
+            None if in_hand && seat.keep => Err(Error::unknown(format!(
+                "whether {} was granted is not known: repeat the request",
+                seat.cell.slot.key
+            ))),
+            None => told.map(|held| Acquired::Held(seat.by_others(held))),
+        }
+    }
+
     /// Who holds the key, as far as this process knows: for those whose time was up before it was their turn to look.
     async fn seen_held(&self, cell: &Cell) -> Result<Held> {
         let core = self.hold(cell).await?;
         let now = self.now();
-        Ok(match self.judge(core.record().and_then(|record| record.lease.as_ref()), now.wall) {
-            State::Held(lease) | State::FarFuture(lease) => self.held(lease, now),
-            State::Free | State::Expired(_) => Held { by: None, retry_after: self.settings.poll_interval },
+        Ok(match self.judge(&core, now, None) {
+            State::Held(_) | State::MayHaveEnded(_) => self.held(&core, now),
+            State::Free | State::Ended(_) => Held { by: None, retry_after: self.settings.poll_interval },
         })
     }
 
@@ -337,27 +361,26 @@ impl Engine {
             return Ok(Polled::Overtaken);
         }
         let now = self.now();
-        let lease = core.record().and_then(|record| record.lease.as_ref());
-        if let State::Held(lease) = self.judge(lease, now.wall)
+        if let State::Held(lease) = self.judge(&core, now, None)
             && lease.process == self.process
             && !repeats(&core, request, lease, now)
         {
             // What a guard of this process keeps will be handed over, or is found to be lost by the guard; no read can say
             // more. Anything else may be given back through another process.
-            polling.watch(&core, &*self.backend.clock);
+            polling.watch(&core, self);
             let fresh = match seat.cell.kept.load(Relaxed) {
                 0 => polling
                     .watched
-                    .map_or(Duration::ZERO, |(_, since)| polling.interval.saturating_sub(now.moment.since(since))),
+                    .map_or(Duration::ZERO, |watched| polling.interval.saturating_sub(now.moment.since(watched.since))),
                 _ => Duration::MAX,
             };
             if !fresh.is_zero() {
-                let held = self.held(lease, now);
+                let held = self.held(&core, now);
                 let retry_after = held.retry_after.min(fresh);
                 return Ok(Polled::Again(seat.by_others(Held { retry_after, ..held })));
             }
         }
-        let watched = polling.watched_for(now.moment, &core, self.agreement.max_clock_skew);
+        let watched = polling.watched.and_then(|watched| watched.long_enough(now.moment));
         let id = LeaseId::random(&*self.backend.generator);
         seat.tried.add(id);
         let acquired = self.acquire_held(core, seat.cell, request, id, watched).await?;
@@ -371,7 +394,7 @@ impl Engine {
             polling.changes += 1;
         }
         let core = self.hold(seat.cell).await?;
-        polling.watch(&core, &*self.backend.clock);
+        polling.watch(&core, self);
         match core.record().and_then(|record| record.waiting) {
             // Put there by this one, or by who polled for this process before: others count on what it says.
             Some(mark) if mark.process == self.process => polling.interval = mark.interval,
@@ -387,7 +410,7 @@ impl Engine {
     /// Asks the holder's process for a turn, by a write that leaves the lease as it is. A key that is handed over without
     /// a pause changes between nearly every read and the write after it, so one try would seldom do. Each try goes by what
     /// the one before has read: to wait in between would only make that old again.
-    async fn mark(self: &Arc<Self>, core: OwnedMutexGuard<Core>, cell: &Arc<Cell>, interval: Duration) -> Result<()> {
+    async fn mark(self: &Arc<Self>, core: Right<Core>, cell: &Arc<Cell>, interval: Duration) -> Result<()> {
         let mut flight = Flight::new(self, cell, core, Intent::Nothing);
         let give_up = self.now().moment.plus(self.settings.request_timeout);
         for _ in 0..MARK_TRIES {
@@ -401,16 +424,28 @@ impl Engine {
                 return Ok(());
             }
             let (process, since) = (self.process, now.wall);
+            // Without the stamp of the base the mark would make the lease look younger than it is: it is read first.
+            if flight.core().modified().is_none()
+                && flight.core().record().is_some_and(|record| record.beat_stamp.is_none())
+            {
+                self.read(cell, flight.core()).await?;
+                continue;
+            }
+            let modified = flight.core().modified();
             let build = move |base: Option<&Record>, stamp| {
-                let mut record = Record::after(base, stamp, since);
+                let mut record = Record::after(base, modified, stamp, since);
                 record.waiting = Some(Mark { process, since, interval });
                 record
             };
+            let time = self.backend.latest_stamp();
             let outcome = flight.attempt(self.settings.request_timeout, now, build).await;
             flight.settled();
             match outcome {
                 Outcome::Won(seen, _) => return flight.core().learn(Some(seen)),
-                Outcome::Lost(there) => flight.core().learn(there)?,
+                Outcome::Lost(there) => {
+                    flight.core().learn(there)?;
+                    flight.core().time = time;
+                }
                 // Let go: if it lands, the next write on the key meets it.
                 Outcome::Unknown(_) => return Ok(()),
             }
@@ -420,18 +455,10 @@ impl Engine {
 }
 
 impl Polling {
-    /// The beat that may be taken over now: the same since the answer that showed it first, for its whole time to live
-    /// and the skew, until just before the read that is about to be sent.
-    fn watched_for(&self, now: Moment, core: &Core, max_clock_skew: Duration) -> Option<WriteId> {
-        let (beat, since) = self.watched?;
-        let ttl = core.record()?.lease.as_ref()?.ttl;
-        (now.since(since) >= ttl.as_duration() + max_clock_skew).then_some(beat)
-    }
-
-    fn watch(&mut self, core: &Core, clock: &dyn Clock) {
-        let beat = core.record().and_then(|record| record.lease.as_ref()).map(|lease| lease.beat);
-        if self.watched.map(|(beat, _)| beat) != beat {
-            self.watched = beat.map(|beat| (beat, clock.monotonic()));
-        }
+    /// Takes note of the beat that is there. It was seen just now: the answer that shows it has arrived.
+    fn watch(&mut self, core: &Core, engine: &Engine) {
+        let lease = core.record().and_then(|record| record.lease.as_ref());
+        let there = lease.map(|lease| Watched::new(lease, engine.now().moment, &engine.bounds()));
+        self.watched = there.map(|there| there.or_since(self.watched));
     }
 }

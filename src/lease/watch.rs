@@ -1,6 +1,6 @@
 //! Watching a key: by reading it now and then, less often while nothing happens, and when its lease should have ended.
 
-use super::{Leases, types::Status};
+use super::{Leases, ended::Watched, types::Status};
 use crate::{Key, Result, generator::GeneratorExt};
 use futures_util::{Stream, StreamExt, stream};
 use std::{mem, time::Duration};
@@ -40,8 +40,8 @@ impl Leases {
     /// ```
     pub fn watch(&self, key: &Key) -> impl Stream<Item = Result<Status>> + Send + Unpin + 'static + use<> {
         let interval = self.engine.settings.poll_interval;
-        let watch =
-            Watch { leases: self.clone(), key: key.clone(), told: None, interval, pause: None, state: State::Well };
+        let (leases, key) = (self.clone(), key.clone());
+        let watch = Watch { leases, key, told: None, interval, pause: None, state: State::Well, watched: None };
         stream::unfold(watch, |mut watch| async move {
             let item = watch.next().await?;
             Some((item, watch))
@@ -59,6 +59,8 @@ struct Watch {
     /// Before the next look.
     pause: Option<Duration>,
     state: State,
+    /// The beat that is there, and since when: what does nothing for long enough has ended, whatever clocks say.
+    watched: Option<Watched>,
 }
 
 #[derive(PartialEq, Eq)]
@@ -76,8 +78,9 @@ impl Watch {
             }
             let settings = &self.leases.engine.settings;
             let (fast, slow) = (settings.poll_interval, settings.max_poll_interval);
-            match self.leases.peek(&self.key).await {
-                Ok(status) => {
+            match self.leases.peek_watched(&self.key, self.watched).await {
+                Ok((status, beat)) => {
+                    self.watched = beat.map(|beat| beat.or_since(self.watched));
                     self.state = State::Well;
                     let news = self.told.as_ref().is_none_or(|told| differs(told, &status));
                     self.interval = if news { fast } else { (self.interval * 3 / 2).min(slow) };
@@ -104,13 +107,19 @@ impl Watch {
         None
     }
 
-    /// With jitter, so that those who watch one key do not all read it at once; not beyond the end of its lease.
+    /// With jitter, so that those who watch one key do not all read it at once; not far beyond the end of its lease.
     fn until_next(&self, status: Option<&Status>) -> Duration {
         let engine = &self.leases.engine;
         let jittered = engine.backend.generator.between(self.interval / 2, self.interval);
-        let Some(holder) = status.and_then(|status| status.holder.as_ref()) else { return jittered };
-        let over = holder.expires_at.plus(engine.agreement.max_clock_skew).plus(Duration::from_millis(1));
-        jittered.min(over.since(engine.now().wall))
+        let held = status.is_some_and(|status| status.holder.is_some());
+        match self.watched.filter(|_| held) {
+            Some(watched) => {
+                let soonest = engine.settings.poll_interval;
+                let spread = engine.backend.generator.between(Duration::ZERO, soonest);
+                jittered.min(watched.left(engine.now().moment).max(soonest).saturating_add(spread))
+            }
+            None => jittered,
+        }
     }
 }
 

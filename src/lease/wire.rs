@@ -21,6 +21,12 @@ pub(crate) struct Record {
     pub(crate) written_ms: i64,
     #[prost(uint64, tag = "9")]
     pub(crate) hour: u64,
+    #[prost(int64, optional, tag = "10")]
+    pub(crate) beat_stamp_us: Option<i64>,
+    #[prost(message, optional, tag = "11")]
+    pub(crate) forced: Option<Forced>,
+    #[prost(uint64, tag = "12")]
+    pub(crate) epoch: u64,
     #[prost(fixed32, tag = "15")]
     pub(crate) checksum: u32,
 }
@@ -48,6 +54,30 @@ pub(crate) struct Lease {
     pub(crate) ttl_ms: u64,
     #[prost(bytes = "bytes", tag = "10")]
     pub(crate) beat: bytes::Bytes,
+    #[prost(uint64, optional, tag = "11")]
+    pub(crate) lasts_ms: Option<u64>,
+    #[prost(message, optional, tag = "12")]
+    pub(crate) boot: Option<Boot>,
+}
+
+/// See `proto/leasehold.proto`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(crate) struct Boot {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(crate) id: bytes::Bytes,
+    #[prost(uint64, tag = "2")]
+    pub(crate) at_ms: u64,
+}
+
+/// See `proto/leasehold.proto`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(crate) struct Forced {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(crate) lease: bytes::Bytes,
+    #[prost(string, tag = "2")]
+    pub(crate) by: String,
+    #[prost(string, tag = "3")]
+    pub(crate) reason: String,
 }
 
 /// See `proto/leasehold.proto`.
@@ -107,6 +137,6 @@ mod tests {
     #[test]
     fn the_messages_are_those_of_the_proto_file() {
         assert_eq!(derived(), declared());
-        assert_eq!(declared().len(), 23);
+        assert_eq!(declared().len(), 33);
     }
 }

@@ -3,9 +3,10 @@
 use super::{
     Backend, Name, Repair,
     cas::{self, Cas, Outcome, Record, Slot, Stamp},
+    lost::Logged,
     seal::{seal, unseal},
 };
-use crate::{Error, Result, Settings, WriteId, clock::Timestamp};
+use crate::{Error, Result, Settings, WriteId, clock::Timestamp, ttl::in_words};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
@@ -13,13 +14,19 @@ use std::{sync::Arc, time::Duration};
 /// The format that this version writes; it reads no later one.
 const FORMAT: u32 = 1;
 
+/// What is known of the time now may be behind what another process knew when it noted its probe.
+const NOT_YET: Duration = Duration::from_secs(2);
+
 /// A probe older than this is not trusted any more.
 const PROBE_LASTS: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The longest that a write may take to land after its client gave up. A timing assumption, like the bound on skew.
 pub(crate) const LONGEST_WRITE: Duration = Duration::from_secs(60);
 
-/// `Date` counts whole seconds, and an answer may be a while under way.
+/// How much further than `max_clock_skew` a clock may certainly be from the store's and still be used.
+const FAR_OFF: Duration = Duration::from_secs(10);
+
+/// An answer that was under way for longer than this does not tell the time.
 pub(crate) const DATE_SLACK: Duration = Duration::from_secs(60);
 
 /// What every process that uses a store has agreed on, as it stands in the store.
@@ -39,6 +46,9 @@ pub struct Agreement {
     /// The longest time to live of a lease.
     pub max_ttl: Duration,
 }
+
+/// What is agreed on, by name, in the order of [`Agreement::values`].
+pub(super) const NAMES: [&str; 5] = ["max_clock_skew", "max_txn_age", "margin", "marker_retention", "max_ttl"];
 
 impl Agreement {
     /// What a process with these settings would write into an empty store.
@@ -60,7 +70,10 @@ impl Agreement {
         let refuse = |message: String| Err(Error::config(message));
         for (name, value) in self.values() {
             if value.subsec_nanos() % 1_000_000 != 0 || value > Duration::from_secs(10 * 365 * 24 * 3600) {
-                return refuse(format!("{name} is {value:?}: it must be whole milliseconds, and at most ten years"));
+                return refuse(format!(
+                    "{name} is {}: it must be whole milliseconds, and at most ten years",
+                    in_words(value)
+                ));
             }
         }
         if self.max_ttl.is_zero() || self.max_txn_age.is_zero() || self.marker_retention.is_zero() {
@@ -69,31 +82,40 @@ impl Agreement {
         let least = self.least_margin();
         if self.margin <= least {
             return refuse(format!(
-                "margin is {:?}: it must be longer than {least:?}, twice the skew and a minute, and the longest write",
-                self.margin
+                "margin is {}: it must be longer than {}, twice the skew and a minute, and the longest write",
+                in_words(self.margin),
+                in_words(least)
             ));
         }
         Ok(())
     }
 
-    /// What a machine's clock may differ from the store's, as far as that is known: more, and it is not trusted.
-    pub(crate) fn longest_difference(&self) -> Duration {
-        self.max_clock_skew + DATE_SLACK
+    /// Whether a clock that is certainly so far from the store's is wrong.
+    pub(crate) fn is_wrong(&self, distance: Duration) -> bool {
+        distance > self.max_clock_skew
     }
 
-    /// `margin` and `hour_grace` must be longer than this.
+    /// Whether a clock that is certainly so far from the store's must not grant, take over, clear, decide or delete.
+    pub(crate) fn is_far_off(&self, distance: Duration) -> bool {
+        distance > self.max_clock_skew + FAR_OFF
+    }
+
+    /// `margin` and `hour_grace` must be longer than this. About late writes, and not about which clock is trusted.
     pub(crate) fn least_margin(&self) -> Duration {
-        2 * self.longest_difference() + LONGEST_WRITE
+        2 * (self.max_clock_skew + DATE_SLACK) + LONGEST_WRITE
     }
 
-    fn values(&self) -> [(&'static str, Duration); 5] {
-        [
-            ("max_clock_skew", self.max_clock_skew),
-            ("max_txn_age", self.max_txn_age),
-            ("margin", self.margin),
-            ("marker_retention", self.marker_retention),
-            ("max_ttl", self.max_ttl),
-        ]
+    pub(super) fn values(&self) -> [(&'static str, Duration); 5] {
+        let values = [self.max_clock_skew, self.max_txn_age, self.margin, self.marker_retention, self.max_ttl];
+        std::array::from_fn(|at| (NAMES[at], values[at]))
+    }
+
+    /// The same from its values.
+    pub(super) fn of_values(epoch: u64, values: [Duration; 5]) -> Result<Self> {
+        let [max_clock_skew, max_txn_age, margin, marker_retention, max_ttl] = values;
+        let agreement = Self { epoch, max_clock_skew, max_txn_age, margin, marker_retention, max_ttl };
+        agreement.validate()?;
+        Ok(agreement)
     }
 
     /// Whether a process with these settings may use the store: what it names must be what the store has.
@@ -108,8 +130,10 @@ impl Agreement {
         for ((name, stored), named) in self.values().into_iter().zip(named) {
             if let Some(named) = named.filter(|named| *named != stored) {
                 return Err(Error::config(format!(
-                    "{name} is {named:?} in this process and {stored:?} in the store: all processes must agree, so \
-                     leave it out of the configuration, or have an operator change it in the store"
+                    "{name} is {} in this process and {} in the store: all processes must agree, so leave it out of the \
+                     configuration, or have an operator change it in the store",
+                    in_words(named),
+                    in_words(stored)
                 )));
             }
         }
@@ -133,6 +157,11 @@ pub struct AgreementChange {
 }
 
 impl AgreementChange {
+    /// In the order of [`NAMES`].
+    pub(super) fn values(&self) -> [Option<Duration>; 5] {
+        [self.max_clock_skew, self.max_txn_age, self.margin, self.marker_retention, self.max_ttl]
+    }
+
     /// The agreement with these values, of the next epoch.
     fn of(&self, old: &Agreement) -> Result<Agreement> {
         let agreement = Agreement {
@@ -148,8 +177,10 @@ impl AgreementChange {
         let (ends, ended) = (agreement.max_txn_age + agreement.margin, old.max_txn_age + old.margin);
         if ends < ended {
             return Err(Error::config(format!(
-                "max_txn_age and margin would be {ends:?} together: they may become longer than {ended:?} but not shorter, \
-                 or decisions that stand would count as made too late"
+                "max_txn_age and margin would be {} together: they may become longer than {} but not shorter, or decisions \
+                 that stand would count as made too late",
+                in_words(ends),
+                in_words(ended)
             )));
         }
         Ok(agreement)
@@ -180,6 +211,8 @@ pub struct StoreInfo {
     pub probed_at: Option<Timestamp>,
     /// By which version of this library.
     pub probed_by: Option<String>,
+    /// How far apart the stamps of the store's own clocks were found: leases end later by as much.
+    pub spread: Duration,
 }
 
 /// Changes what is agreed, by a swap on what was read: of two operators who change it at once, one is told.
@@ -189,9 +222,12 @@ pub(super) async fn change(backend: &Arc<Backend>, change: &AgreementChange, by:
     let mut known = cas::read(backend, &StoreSlot).await?.ok_or_else(gone)?;
     let old = known.record().agreement()?;
     let new = change.of(&old)?;
-    let what = format!("{:?} instead of {:?}", new.values(), old.values());
+    let said = |agreement: &Agreement| {
+        agreement.values().map(|(name, value)| format!("{name} {}", in_words(value))).join(", ")
+    };
+    let what = format!("{} instead of {}", said(&new), said(&old));
     let at = Repair { what: "settings_changed", namespace: None, key: None, reason: &what, by, aside: None };
-    at.record(backend).await?;
+    at.record_with(backend, &Logged::of(&new)).await?;
     for _ in 0..TRIES {
         let mut cas = Cas::new(Arc::clone(backend), StoreSlot, Some(known));
         let mut tries = 0;
@@ -241,8 +277,45 @@ impl Passed {
 
     pub(crate) fn holds(&self, now: Option<Timestamp>, place: &str) -> bool {
         let at = Timestamp::from_millis(self.at_ms);
-        let recent = now.is_some_and(|now| at <= now && now.since(at) < PROBE_LASTS);
+        let recent = now.is_some_and(|now| at <= now.plus(NOT_YET) && now.since(at) < PROBE_LASTS);
         recent && self.place == place && self.version == env!("CARGO_PKG_VERSION")
+    }
+}
+
+/// How far apart the store's own stamps were found, and when, by the store's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Spread {
+    ms: u64,
+    at_ms: i64,
+}
+
+/// Notes a larger spread than is noted, by a swap that leaves the settings alone.
+pub(super) async fn raise_spread(backend: &Arc<Backend>, spread: Duration) -> Result<()> {
+    const TRIES: u32 = 3;
+    for tries in 0..TRIES {
+        match try_to_raise_spread(backend, spread).await? {
+            true => return Ok(()),
+            false => backend.pause(tries).await,
+        }
+    }
+    Err(Error::unavailable(format!(
+        "the settings in {} change too fast: the next time object tries again",
+        backend.place
+    )))
+}
+
+/// Whether it stands there now; not if somebody else has written meanwhile.
+async fn try_to_raise_spread(backend: &Arc<Backend>, spread: Duration) -> Result<bool> {
+    let Some(known) = cas::read(backend, &StoreSlot).await? else { return Ok(true) };
+    let now = backend.store_time();
+    let Some(at) = now.filter(|_| known.record().spread(now) < spread) else { return Ok(true) };
+    let spread = Spread { ms: u64::try_from(spread.as_millis()).unwrap_or(u64::MAX), at_ms: at.as_millis() };
+    let old = known.record().clone();
+    let mut cas = Cas::new(Arc::clone(backend), StoreSlot, Some(known));
+    match cas.attempt((), |_, stamp| old.spread_out(stamp, spread)).await {
+        Outcome::Won(..) => Ok(true),
+        Outcome::Lost(_) => Ok(false),
+        Outcome::Unknown(error) => Err(error),
     }
 }
 
@@ -260,6 +333,8 @@ pub(crate) struct StoreRecord {
     max_ttl_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) probe: Option<Passed>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    spread: Option<Spread>,
     /// What a later version has added stays when this one replaces the probe.
     #[serde(flatten)]
     rest: serde_json::Map<String, serde_json::Value>,
@@ -279,6 +354,7 @@ impl StoreRecord {
             marker_retention_ms: ms(agreement.marker_retention),
             max_ttl_ms: ms(agreement.max_ttl),
             probe,
+            spread: None,
             rest: serde_json::Map::new(),
         }
     }
@@ -286,7 +362,7 @@ impl StoreRecord {
     /// Other settings, and everything else as it was.
     fn changed(&self, stamp: Stamp, agreement: &Agreement) -> Self {
         let new = Self::new(stamp, agreement, self.probe.clone());
-        Self { format: self.format, rest: self.rest.clone(), ..new }
+        Self { format: self.format, spread: self.spread, rest: self.rest.clone(), ..new }
     }
 
     pub(crate) fn info(&self) -> Result<StoreInfo> {
@@ -296,12 +372,25 @@ impl StoreRecord {
             agreement: self.agreement()?,
             probed_at: self.probe.as_ref().map(|probe| Timestamp::from_millis(probe.at_ms)),
             probed_by: self.probe.as_ref().map(|probe| probe.version.clone()),
+            spread: self.spread(None),
         })
     }
 
     /// The same settings, with a newer probe.
     pub(crate) fn probed(&self, stamp: Stamp, probe: Option<Passed>) -> Self {
         Self { write_id: stamp.write_id, revision: stamp.revision, probe, ..self.clone() }
+    }
+
+    /// How far the store's stamps were found apart in the last seven days.
+    pub(crate) fn spread(&self, now: Option<Timestamp>) -> Duration {
+        let fresh =
+            |spread: &Spread| now.is_none_or(|now| now.since(Timestamp::from_millis(spread.at_ms)) < PROBE_LASTS);
+        self.spread.filter(fresh).map_or(Duration::ZERO, |spread| Duration::from_millis(spread.ms))
+    }
+
+    /// The same settings, with another spread.
+    fn spread_out(&self, stamp: Stamp, spread: Spread) -> Self {
+        Self { write_id: stamp.write_id, revision: stamp.revision, spread: Some(spread), ..self.clone() }
     }
 
     pub(crate) fn agreement(&self) -> Result<Agreement> {
@@ -351,7 +440,8 @@ impl Slot for StoreSlot {
             format: u32,
         }
         let unreadable = |error| {
-            let message = "cannot be read: restore it from a backup, or write it again with the settings in use";
+            let message = "cannot be read: restore it from a backup, or write it again with the values in use: leasehold \
+                           store repair";
             Error::corrupt(format!("{} {message}", self.name())).with_source(error)
         };
         let head: Head = serde_json::from_slice(&body).map_err(unreadable)?;
@@ -389,7 +479,7 @@ mod tests {
         let error = record().agreement().unwrap().admit(&settings).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Config);
         let text = error.to_string();
-        assert!(text.contains("max_clock_skew is 2s in this process and 1s in the store"), "{text}");
+        assert!(text.contains("max_clock_skew is 2 s in this process and 1 s in the store"), "{text}");
     }
 
     #[test]

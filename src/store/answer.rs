@@ -1,5 +1,6 @@
 //! What an `object_store` error means to us. No other room looks at one.
 
+use super::local::LocalError;
 use crate::{Error, ErrorKind};
 use object_store::Error as StoreError;
 use std::{error::Error as _, io};
@@ -45,7 +46,13 @@ pub(crate) fn explain(error: StoreError, doing: &str, place: &str, answered: boo
     let text = chain(&error);
     let code = s3_code(&text);
     let (kind, advice) = judge(&error, code, &text, answered);
-    let said = reason(&text);
+    if let Some(local) = local(&error) {
+        let advice = local.advice().map(|advice| format!("; {advice}")).unwrap_or_default();
+        let told = Error::new(kind, format!("{doing} in {place} failed: {local}{advice}"));
+        let told = if matches!(local, LocalError::DiskFull { .. }) { told.without_effect() } else { told };
+        return told.with_source(error);
+    }
+    let said = reason(&error, &text);
     Error::new(kind, format!("{doing} in {place} failed: {said}; {advice}")).with_source(error)
 }
 
@@ -120,6 +127,11 @@ fn chain(error: &StoreError) -> String {
     text
 }
 
+/// What went wrong on a local disk, which says itself what to do: advice on buckets does not belong there.
+fn local(error: &StoreError) -> Option<&LocalError> {
+    error.source().and_then(|source| source.downcast_ref())
+}
+
 fn io_kind(error: &StoreError) -> Option<io::ErrorKind> {
     let mut source = error.source();
     while let Some(error) = source {
@@ -146,15 +158,65 @@ fn code_of_one_name(text: &str) -> Option<&str> {
     code.split_once(')').map(|(code, _)| code)
 }
 
-/// The store's own words where it gave any, else the error's.
-fn reason(text: &str) -> String {
+/// The store's own words where it gave any, else the error's at the bottom of it: the rest only says that a request was sent,
+/// and how often.
+fn reason(error: &StoreError, text: &str) -> String {
     // Azure goes on for some lines, with ids for its support.
     let message = element(text, "Message").and_then(|message| message.lines().next());
     match (element(text, "Code"), message) {
-        (Some(code), Some(message)) => format!("{code}: {message}"),
-        (Some(code), _) => code.to_owned(),
-        (None, _) => text.trim_end_matches('.').to_owned(),
+        (Some(code), Some(message)) => return format!("{code}: {message}"),
+        (Some(code), _) => return code.to_owned(),
+        (None, _) => {}
     }
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    let said = plain(&cause.to_string());
+    match asked(text) {
+        Some(server) => format!("{server}: {said}"),
+        None => said,
+    }
+}
+
+/// The server that a request was sent to, as far as the error says.
+fn asked(text: &str) -> Option<String> {
+    let (_, request) = text.split_once("Error performing ")?;
+    let url = super::url::Url::parse(request.split(' ').nth(1)?).ok()?;
+    Some(url.origin().ascii_serialization())
+}
+
+/// An error of the libraries below, in words.
+fn plain(text: &str) -> String {
+    const STATUS: &str = "Server returned non-2xx status code: ";
+    if let Some((_, certificate)) = text.split_once("invalid peer certificate: ") {
+        return wrong_certificate(certificate).to_owned();
+    }
+    // What comes after the request in its summary; the body of an answer is not for a message.
+    let text = if text.starts_with("Error performing ") {
+        text.split_once(" - ").map_or(text, |(_, rest)| rest)
+    } else {
+        text
+    };
+    match text.split_once(STATUS) {
+        Some((_, status)) => format!("the answer was {}", status.split(':').next().unwrap_or_default().trim()),
+        None => text.trim_end_matches('.').to_owned(),
+    }
+}
+
+fn wrong_certificate(why: &str) -> &'static str {
+    let known = [
+        (
+            "UnknownIssuer",
+            "the certificate of the server was issued by an authority that is not known here; SSL_CERT_FILE names a file with more of them",
+        ),
+        ("CaUsedAsEndEntity", "the certificate of the server is that of an authority and not of a server"),
+        ("Expired", "the certificate of the server has expired"),
+        ("NotValidYet", "the certificate of the server is not valid yet"),
+        ("NotValidForName", "the certificate of the server is for another name"),
+    ];
+    let found = known.into_iter().find_map(|(code, words)| why.contains(code).then_some(words));
+    found.unwrap_or("the certificate of the server is not valid")
 }
 
 #[cfg(test)]
@@ -223,6 +285,52 @@ mod tests {
         let error = explain(StoreError::Generic { store: "local", source: Box::new(full) }, "writing a", "file:///x");
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(error.to_string().contains("free some space"), "{error}");
+    }
+
+    #[test]
+    fn a_full_disk_leaves_no_doubt_and_gives_its_advice_once() {
+        let full = StoreError::from(LocalError::DiskFull { path: "/data".into() });
+        let error = explain(full, "writing a", "file:///data");
+        assert_eq!(
+            error.to_string(),
+            "writing a in file:///data failed: disk full while writing below /data: nothing was changed; make room, then \
+             try again"
+        );
+        assert!(error.is_retryable() && !error.leaves_doubt());
+        let denied =
+            LocalError::Denied { doing: "locking", path: "/data/x".into(), source: io::Error::other("no").into() };
+        let error = explain(denied.into(), "writing a", "file:///data");
+        assert_eq!(error.kind(), ErrorKind::Denied);
+        assert!(!error.to_string().contains("S3") && !error.to_string().contains("s3:"), "{error}");
+    }
+
+    #[test]
+    fn the_words_of_the_libraries_below_are_not_told() {
+        let said = |source: &str| {
+            let source: Box<dyn std::error::Error + Send + Sync> = source.to_owned().into();
+            explain(StoreError::Generic { store: "S3", source }, "reading a", "s3://b").to_string()
+        };
+        let refused =
+            "Error performing GET http://127.0.0.1:9000/b/a?x=1 in 742.353µs - HTTP error: connection refused";
+        assert_eq!(
+            said(refused),
+            "reading a in s3://b failed: http://127.0.0.1:9000: HTTP error: connection refused; try again later"
+        );
+        let status = "Error performing GET http://h:9000/b in 1ms - Server returned non-2xx status code: 500 Internal Server Error: <body>";
+        assert!(
+            said(status).contains("failed: http://h:9000: the answer was 500 Internal Server Error; "),
+            "{}",
+            said(status)
+        );
+        for (code, words) in [
+            ("Other(OtherError(CaUsedAsEndEntity))", "that of an authority and not of a server"),
+            ("UnknownIssuer", "SSL_CERT_FILE"),
+            ("NotValidForName", "for another name"),
+            ("Other(Sunspots)", "is not valid"),
+        ] {
+            let told = said(&format!("invalid peer certificate: {code}"));
+            assert!(told.contains(words) && !told.contains("Other("), "{told}");
+        }
     }
 
     #[test]

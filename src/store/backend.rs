@@ -4,12 +4,15 @@ use super::{
     Agreement, Name,
     answer::{explain, is_bucket_missing, is_conflict, is_missing},
     clocks::Clocks,
+    listing::Walks,
+    local::alive::{self, Alive},
     meter::{Meter, Requests},
     name::Prefix,
     page::Lister,
+    time::Stamps,
 };
 use crate::{
-    Clock, Error, ErrorKind, Generator, Result,
+    Clock, Error, ErrorKind, Generator, ProcessId, Result,
     clock::{self, Timestamp},
     generator::GeneratorExt,
     stats::Counters,
@@ -19,7 +22,16 @@ use futures_util::{StreamExt, stream};
 use object_store::{
     Error as StoreError, GetOptions, ObjectStore, PutMode, PutOptions, PutPayload, UpdateVersion, path::Path,
 };
-use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 /// No object of ours is near this size; a larger one is not ours and is not read.
 const LARGEST_BODY: u64 = 1 << 20;
@@ -87,10 +99,15 @@ pub(crate) struct Deleted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TimeSource {
     /// The `Date` of every answer.
-    #[cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "only clouds answer over HTTP"))]
+    #[cfg_attr(
+        not(any(feature = "cloud", feature = "testkit")),
+        allow(dead_code, reason = "only clouds answer over HTTP")
+    )]
     Answers,
-    /// Our clock: memory and local disk have no other.
+    /// Our clock: memory has no other.
     Clock,
+    /// Our clock as well, on a local directory. Leases there end by the boot-time clock that all processes of the host share.
+    Host,
     /// The `last_modified` of an object that is written for the purpose.
     Object,
 }
@@ -108,10 +125,20 @@ pub(crate) struct Backend {
     pub(crate) meter: Arc<Meter>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) time: TimeSource,
+    /// It is reached by a loopback address.
+    pub(crate) is_on_loopback: bool,
+    /// The folder of a local directory, and what says there that this process is alive.
+    pub(crate) folder: Option<PathBuf>,
+    pub(crate) alive: Mutex<Option<Alive>>,
+    pub(crate) stamps: Mutex<Stamps>,
+    /// Whether the clock was found wrong when it was last looked at: said once.
+    pub(crate) said_wrong: AtomicBool,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) generator: Arc<dyn Generator>,
     pub(crate) request_timeout: Duration,
     pub(crate) bulk_timeout: Duration,
+    /// Listings of users, between two of their pages.
+    pub(crate) walks: Walks,
 }
 
 impl fmt::Debug for Backend {
@@ -138,7 +165,7 @@ impl Backend {
         let path = self.prefix.path(name);
         // The handle itself: an `Arc` of one is a store too, and costs another allocation.
         let put = self.coordination.as_ref().put_opts(&path, PutPayload::from_bytes(body), PutOptions::from(mode));
-        let result = self.within(limit, put).await.map_err(|error| {
+        let result = self.told("write", name, self.within(limit, put)).await.map_err(|error| {
             // Some stores say "not found" to an update of a missing object; on a create it is the bucket.
             let removed = updates && is_missing(&error) && !is_bucket_missing(&error);
             let conflict = is_conflict(&error) || removed;
@@ -160,8 +187,15 @@ impl Backend {
     pub(crate) async fn put_hint(&self, name: &Name, body: Bytes) -> Result<()> {
         let path = self.prefix.path(name);
         let put = self.coordination.as_ref().put_opts(&path, PutPayload::from_bytes(body), PutOptions::default());
-        self.within(self.request_timeout, put).await.map_err(|error| self.explain(error, "writing", name))?;
+        let put = self.told("write", name, self.within(self.request_timeout, put));
+        put.await.map_err(|error| self.explain(error, "writing", name))?;
         Ok(())
+    }
+
+    /// Files an index entry, and counts it: whoever files must have swept. Anything but Ok means that it may not be there.
+    pub(crate) async fn file(&self, name: &Name, body: Bytes) -> Result<()> {
+        self.counters.entries_filed(1);
+        self.put_hint(name, body).await
     }
 
     /// Writes an object under a name that nobody else has: one that is there is our own, whose answer was lost.
@@ -208,7 +242,7 @@ impl Backend {
             let body = if meta.size > most { None } else { Some(found.bytes().await?) };
             Ok((meta, body))
         };
-        match self.within(self.request_timeout, read).await {
+        match self.told("read", name, self.within(self.request_timeout, read)).await {
             Ok((meta, Some(body))) => Ok(Some(Fetched {
                 body,
                 version: Version::new(meta.e_tag, meta.version),
@@ -231,7 +265,7 @@ impl Backend {
         let count = paths.len();
         let deleting =
             async { Ok(self.bulk.delete_stream(stream::iter(paths).map(Ok).boxed()).collect::<Vec<_>>().await) };
-        let answers = match self.within(self.bulk_timeout, deleting).await {
+        let answers = match self.told("delete", &names[0], self.within(self.bulk_timeout, deleting)).await {
             Ok(answers) => answers,
             Err(error) => {
                 let error = self.explain(error, "deleting", &names[0]);
@@ -257,24 +291,22 @@ impl Backend {
         deleted
     }
 
-    /// The time by the store's clock, if it is known.
+    /// The time by the store's clock, if it is known: it is not earlier.
     pub(crate) fn store_time(&self) -> Option<Timestamp> {
-        match self.time {
-            TimeSource::Clock => Some(self.clock.wall()),
-            TimeSource::Answers | TimeSource::Object => self.meter.store_time(),
-        }
+        self.store_interval().map(|time| time.lower)
     }
 
     /// Both clocks, as they are now.
     pub(crate) fn clocks(&self) -> Clocks {
-        let grain = if self.time == TimeSource::Clock { Duration::ZERO } else { Duration::from_secs(1) };
+        let ours = matches!(self.time, TimeSource::Clock | TimeSource::Host);
+        let grain = if ours { Duration::ZERO } else { Duration::from_secs(1) };
         Clocks { wall: self.clock.wall(), store: self.store_time(), grain }
     }
 
-    /// Fails while this machine's clock and the store's differ by more than clocks may: one machine whose clock is a day
-    /// ahead must not be able to steal every lease and erase every decision. Asks the store before it refuses: what is
-    /// known of its time may come from before the machine was suspended.
-    pub(crate) async fn trust_clock(&self, agreement: &Agreement) -> Result<()> {
+    /// Fails while this machine's clock is certainly further from the store's than clocks may be: it must not be able to
+    /// take what others hold, nor erase decisions. Asks the store before it refuses: what is known of its time may come
+    /// from before the machine was suspended.
+    pub(crate) async fn trust_clock(self: &Arc<Self>, agreement: &Agreement) -> Result<()> {
         if self.store_time().is_none() || self.believe(agreement, self.clock.wall()).is_err() {
             self.ask_time().await?;
         }
@@ -285,6 +317,7 @@ impl Backend {
                 self.place
             )));
         }
+        self.look_at_clock(agreement);
         let believed = self.believe(agreement, self.clock.wall());
         if believed.is_err() {
             self.counters.clock_refusals(1);
@@ -292,60 +325,73 @@ impl Backend {
         believed
     }
 
-    /// The same for one reading of the wall clock, by what is known of the store's.
+    /// Says once when this machine's clock is found to be wrong, and once when it is right again.
+    pub(crate) fn look_at_clock(&self, agreement: &Agreement) {
+        let (wall, store) = (self.clock.wall(), self.store_interval());
+        let wrong = store.is_some_and(|store| agreement.is_wrong(store.distance(wall)));
+        if wrong != self.said_wrong.swap(wrong, Relaxed) {
+            if let Some(store) = store.filter(|_| wrong) {
+                let allowed = humantime::format_duration(agreement.max_clock_skew);
+                tracing::warn!(store = %self.place, ours = %wall, theirs = %store.lower, %allowed, "this machine's clock is wrong: set it, for instance by NTP");
+            } else {
+                tracing::warn!(store = %self.place, "this machine's clock is right again");
+            }
+        }
+    }
+
+    /// Whether one reading of the wall clock may be gone by, by what is known of the store's.
     pub(crate) fn believe(&self, agreement: &Agreement, wall: Timestamp) -> Result<()> {
-        let allowed = agreement.longest_difference();
-        match self.store_time() {
-            Some(store) if store.distance(wall) > allowed => Err(Error::new(
+        // In a local directory there is no other clock, and one that was set since it was read is no reason to refuse.
+        if self.time == TimeSource::Host {
+            return Ok(());
+        }
+        match self.store_interval() {
+            Some(store) if agreement.is_far_off(store.distance(wall)) => Err(Error::new(
                 ErrorKind::Clock,
                 format!(
-                    "this machine's clock says {wall}, that of {} says {store}: they may differ by {allowed:?} at most; \
-                     nothing is granted, decided or deleted until the clock is mended",
-                    self.place
+                    "this machine's clock says {wall}, that of {} says {}: they may differ by {} at most; nothing is \
+                     granted, taken over, decided or deleted until the clock is set right",
+                    self.place,
+                    store.lower,
+                    humantime::format_duration(agreement.max_clock_skew)
                 ),
             )),
             _ => Ok(()),
         }
     }
 
-    /// Whether this machine's clock is so far behind the store's that others take what it writes now for long ended.
-    ///
-    /// A machine that stood still with both of its clocks (a virtual one that was paused) notices nothing by itself; the
-    /// date of an answer tells it.
-    pub(crate) fn is_behind(&self, agreement: &Agreement, wall: Timestamp) -> bool {
-        self.store_time().is_some_and(|store| store > wall.plus(agreement.longest_difference()))
+    /// In a local directory: says that this process is alive, from before its first lease on.
+    pub(crate) fn announce(&self, process: ProcessId) -> Result<()> {
+        let Some(folder) = self.folder.as_deref() else { return Ok(()) };
+        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        if alive.is_none() {
+            // Without it others would take it for one that has ended.
+            let name = Name::new(".leasehold/.local/process");
+            let announced = alive::announce(folder, process);
+            *alive = Some(announced.map_err(|error| self.explain(error, "locking", &name))?);
+        }
+        Ok(())
+    }
+
+    /// In a local directory: whether the process that wrote a lease is known to have ended. Where that cannot be found out
+    /// it is taken to be alive, and its lease ends by being watched.
+    pub(crate) async fn has_ended(&self, process: ProcessId) -> bool {
+        let Some(folder) = self.folder.clone() else { return false };
+        let asked = tokio::task::spawn_blocking(move || alive::has_ended(&folder, process)).await;
+        match asked {
+            Ok(Ok(ended)) => ended,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, store = %self.place, "whether the holder's process is alive cannot be found out");
+                false
+            }
+            // The runtime is going down.
+            Err(_) => false,
+        }
     }
 
     /// Whether no answer says what time it is.
     pub(crate) fn must_be_asked_for_the_time(&self) -> bool {
         self.time == TimeSource::Object
-    }
-
-    /// Asks the store for its time now, whatever it has told before.
-    pub(crate) async fn ask_time(&self) -> Result<()> {
-        match self.time {
-            TimeSource::Clock => Ok(()),
-            // Any answer has a date.
-            TimeSource::Answers => self.get(&Name::new(".leasehold/store.json")).await.map(drop),
-            TimeSource::Object => self.refresh_time().await,
-        }
-    }
-
-    /// Asks a store that tells its time in no other way, by writing a small object and reading when that was.
-    pub(crate) async fn refresh_time(&self) -> Result<()> {
-        if self.time != TimeSource::Object {
-            return Ok(());
-        }
-        let name = Name::new(".leasehold/time");
-        let asked = self.meter.now();
-        self.put_hint(&name, Bytes::from_static(b"{}")).await?;
-        let written = self.get(&name).await?.ok_or_else(|| {
-            Error::new(ErrorKind::Regressed, format!("{name} is not in {} right after it was written", self.place))
-        })?;
-        if !self.meter.note_date(written.modified, asked) {
-            return Err(Error::unavailable(format!("{} took too long to tell its time: ask again", self.place)));
-        }
-        Ok(())
     }
 
     /// Waits before a retry: not at all before the first, then longer and longer, with jitter.
@@ -364,6 +410,28 @@ impl Backend {
         clock::within(&*self.clock, limit, request).await.unwrap_or_else(|| {
             Err(StoreError::Generic { store: "leasehold", source: format!("no answer within {limit:?}").into() })
         })
+    }
+
+    /// Tells whoever wants to hear everything (`-vv`) of each request: what, how long it took, and what came of it.
+    async fn told<T>(
+        &self,
+        what: &'static str,
+        name: &Name,
+        request: impl Future<Output = object_store::Result<T>>,
+    ) -> object_store::Result<T> {
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return request.await;
+        }
+        let began = self.clock.monotonic();
+        let answer = request.await;
+        let ms = self.clock.monotonic().since(began).as_millis();
+        match &answer {
+            Ok(_) => tracing::debug!(%name, ms, "{what}"),
+            Err(error) if is_missing(error) => tracing::debug!(%name, ms, "{what}: it is not there"),
+            Err(error) if is_conflict(error) => tracing::debug!(%name, ms, "{what}: refused, as another came first"),
+            Err(_) => tracing::debug!(%name, ms, "{what}: failed"),
+        }
+        answer
     }
 
     pub(crate) fn explain(&self, error: StoreError, doing: &str, name: &Name) -> Error {

@@ -129,6 +129,21 @@ impl<S: Slot, T: Clone> Cas<S, T> {
         self.base.as_deref().map(Seen::record)
     }
 
+    /// When the store received the base, if it was read.
+    pub(crate) fn base_modified(&self) -> Option<Timestamp> {
+        self.base.as_deref().and_then(Seen::modified)
+    }
+
+    /// All attempts so far.
+    pub(crate) fn tickets(&self) -> impl Iterator<Item = (WriteId, &T)> {
+        self.tried.iter().map(|(id, ticket)| (*id, ticket))
+    }
+
+    /// The ticket of an attempt.
+    pub(crate) fn ticket(&self, id: WriteId) -> Option<&T> {
+        self.tried.iter().find_map(|(tried, ticket)| (*tried == id).then_some(ticket))
+    }
+
     /// Sends one write. `build` makes the record from the base and the stamp that it must carry.
     pub(crate) async fn attempt(
         &mut self,

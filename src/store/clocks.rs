@@ -32,6 +32,11 @@ impl Clocks {
         self.wall >= at && self.store.is_some_and(|store| store >= at)
     }
 
+    /// By whichever is earlier.
+    pub(crate) fn earliest(&self) -> Timestamp {
+        self.store.map_or(self.wall, |store| store.min(self.wall))
+    }
+
     /// By whichever is later.
     pub(crate) fn latest(&self) -> Timestamp {
         self.store.map_or(self.wall, |store| store.max(self.wall))

@@ -1,8 +1,13 @@
 //! Finding out what works and what does not, one thing after another, where opening would stop at the first.
 
 use super::{
-    Agreement, Backend, Name, StoreBuilder, agreement::StoreSlot, answer::blames_credentials, backend::TimeSource,
-    cas::Slot, probe,
+    Agreement, Backend, Name, StoreBuilder,
+    agreement::StoreSlot,
+    answer::blames_credentials,
+    backend::TimeSource,
+    cas::Slot,
+    probe,
+    time::{Interval, LONGEST_SPREAD},
 };
 use crate::{Error, ErrorKind, Result, WriteId};
 use bytes::Bytes;
@@ -87,6 +92,10 @@ pub struct Diagnosis {
     pub writes: Option<Percentiles>,
     /// How many requests were made to find out.
     pub requests: u64,
+    /// How far apart the stamps of the store's own clocks were found: leases end later by as much.
+    pub spread: Duration,
+    /// What an operator should know although nothing failed.
+    pub remarks: Vec<String>,
 }
 
 impl Diagnosis {
@@ -118,8 +127,8 @@ impl Diagnosis {
 
 impl StoreBuilder {
     /// Tries everything that the library needs of a store, and says what works and what does not. Leaves nothing behind
-    /// where it may delete, and a few small objects under `.leasehold/probe/` where it may not; one that was handed in
-    /// keeps `.leasehold/time`, by which it tells its time.
+    /// where it may delete but a time object (`.leasehold/time-…`), and a few small objects under `.leasehold/probe/` where it may
+    /// not.
     pub async fn diagnose(self) -> Result<Diagnosis> {
         let proposed = Agreement::propose(&self.settings)?;
         let (backend, _) = self.connect().await?;
@@ -132,6 +141,8 @@ impl StoreBuilder {
             reads: None,
             writes: None,
             requests: 0,
+            spread: Duration::ZERO,
+            remarks: Vec::new(),
         };
         diagnose(&backend, proposed, &mut diagnosis).await;
         diagnosis.requests = backend.requests().total();
@@ -191,19 +202,71 @@ async fn diagnose(backend: &Arc<Backend>, proposed: Agreement, diagnosis: &mut D
     let mut add = |name, result| diagnosis.checks.push(Check { name, result });
     add("delete", Some(deleted.error.map_or(Ok(()), Err)));
     add("conditions", if usable { Some(probe::probe(backend).await) } else { None });
-    if usable {
-        // A store that was handed in tells its time in no other way.
-        let told = backend.refresh_time().await;
-        let believed = match told {
-            Ok(()) => backend.trust_clock(&agreement).await,
-            Err(error) => Err(error),
-        };
-        diagnosis.checks.push(Check { name: "clock", result: Some(believed) });
-    } else {
-        diagnosis.checks.push(Check { name: "clock", result: Some(backend.believe(&agreement, backend.clock.wall())) });
-    }
+    let clock = match usable {
+        true => check_clock(backend, &agreement, &mut diagnosis.remarks).await,
+        false => backend.believe(&agreement, backend.clock.wall()),
+    };
+    diagnosis.checks.push(Check { name: "clock", result: Some(clock) });
     diagnosis.max_clock_skew = agreement.max_clock_skew;
+    diagnosis.spread = backend.spread();
     diagnosis.skew = backend.store_time().map(|time| backend.clock.wall().distance(time));
+}
+
+/// This machine's clock beside the store's, as its answers tell it and as its stamps do.
+async fn check_clock(backend: &Arc<Backend>, agreement: &Agreement, remarks: &mut Vec<String>) -> Result<()> {
+    let asked = backend.clock.monotonic();
+    let stamp = backend.write_time().await?;
+    backend.trust_clock(agreement).await?;
+    let text = |duration: Duration| humantime::format_duration(Duration::from_millis(millis(duration))).to_string();
+    let Some(store) = backend.store_interval() else { return Ok(()) };
+    let wall = backend.clock.wall();
+    if agreement.is_wrong(store.distance(wall)) {
+        return Err(Error::new(
+            ErrorKind::Clock,
+            format!(
+                "this machine's clock says {wall}, that of {} says {}: they are at least {} apart, and may differ by {}; \
+                 set the clock, for instance by NTP",
+                backend.place,
+                store.lower,
+                text(store.distance(wall)),
+                text(agreement.max_clock_skew)
+            ),
+        ));
+    }
+    if backend.spread() > LONGEST_SPREAD {
+        return Err(Error::new(
+            ErrorKind::Clock,
+            format!(
+                "the clocks of {} itself differ by {}: leases of others end only for whoever watches them until then; mend \
+                 the clocks of the store",
+                backend.place,
+                text(backend.spread())
+            ),
+        ));
+    }
+    if backend.time == TimeSource::Answers {
+        let stamped = Interval::told(stamp, backend.clock.monotonic().since(asked));
+        let apart = stamped.lower.since(store.upper).max(store.lower.since(stamped.upper));
+        if !apart.is_zero() {
+            remarks.push(format!(
+                "the dates of its answers and the times of its objects are not one clock: they are at least {} apart; \
+                 something in between replaces Date, by which no lease ends",
+                text(apart)
+            ));
+        }
+        if backend.is_on_loopback {
+            remarks.push(
+                "the store runs on this machine, so both share one clock: if that is set forwards, leases of other machines \
+                 look ended here too early"
+                    .to_owned(),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Times some requests; `None` as soon as one of them fails.

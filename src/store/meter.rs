@@ -1,9 +1,9 @@
 //! Counts every request where it happens, below all retries, and notes what time the store says it is.
 
-use super::DATE_SLACK;
+use super::{DATE_SLACK, time::Interval};
 use crate::clock::{Clock, Moment, Timestamp};
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -126,13 +126,25 @@ impl Requests {
     }
 }
 
+tokio::task_local! {
+    /// Set while a task tidies up.
+    static TIDYING: ();
+}
+
+/// Counts the requests of this work as tidying as well.
+pub(crate) async fn tidying<T>(work: impl Future<Output = T>) -> T {
+    TIDYING.scope((), work).await
+}
+
 /// Shared by all handles of one store.
 #[derive(Debug)]
 pub(crate) struct Meter {
+    /// How many of all were made for tidying.
+    tidying: AtomicU64,
     counts: [[AtomicU64; ANSWERS.len()]; KINDS.len()],
     /// What metrics call each count: made once and not with every request.
     keys: [[metrics::Key; ANSWERS.len()]; KINDS.len()],
-    date: Mutex<Option<(Timestamp, Moment)>>,
+    date: Mutex<Option<(Interval, Moment)>>,
     clock: Arc<dyn Clock>,
 }
 
@@ -145,7 +157,7 @@ impl Meter {
                 metrics::Key::from_parts("leasehold_store_requests_total", labels)
             })
         });
-        Self { counts: Default::default(), keys, date: Mutex::new(None), clock }
+        Self { tidying: AtomicU64::new(0), counts: Default::default(), keys, date: Mutex::new(None), clock }
     }
 
     pub(crate) fn count(&self, kind: RequestKind, answer: AnswerKind) {
@@ -159,7 +171,13 @@ impl Meter {
     /// A request is being made. It counts however it ends: a caller that gives up drops its future, and the request
     /// was made all the same.
     pub(crate) fn begin(self: &Arc<Self>, kind: RequestKind) -> Pending {
-        Pending { meter: Arc::clone(self), kind, answer: AnswerKind::None }
+        let tidying = TIDYING.try_with(|()| ()).is_ok();
+        Pending { meter: Arc::clone(self), kind, answer: AnswerKind::None, tidying }
+    }
+
+    /// How many requests were made for tidying.
+    pub(crate) fn tidying(&self) -> u64 {
+        self.tidying.load(Relaxed)
     }
 
     pub(crate) fn requests(&self) -> Requests {
@@ -183,15 +201,22 @@ impl Meter {
         let now = self.clock.monotonic();
         let fresh = now.since(asked) <= DATE_SLACK;
         if fresh {
-            *self.date.lock().unwrap_or_else(PoisonError::into_inner) = Some((date, now));
+            let told = Interval::told(date, now.since(asked));
+            let mut known = self.known();
+            let time = known.map_or(told, |(time, at)| time.aged(now.since(at)).narrowed(told));
+            *known = Some((time, now));
         }
         fresh
     }
 
-    /// What time it is by the store's clock: the last answer's date plus the time since.
-    pub(crate) fn store_time(&self) -> Option<Timestamp> {
-        let (date, at) = (*self.date.lock().unwrap_or_else(PoisonError::into_inner))?;
-        Some(date.plus(self.clock.monotonic().since(at)))
+    /// What time it is by the store's clock, by its answers so far and the time since.
+    pub(crate) fn store_interval(&self) -> Option<Interval> {
+        let (time, at) = (*self.known())?;
+        Some(time.aged(self.clock.monotonic().since(at)))
+    }
+
+    fn known(&self) -> MutexGuard<'_, Option<(Interval, Moment)>> {
+        self.date.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -201,6 +226,7 @@ pub(crate) struct Pending {
     meter: Arc<Meter>,
     kind: RequestKind,
     pub(crate) answer: AnswerKind,
+    tidying: bool,
 }
 
 impl Pending {
@@ -215,6 +241,10 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         self.meter.count(self.kind, self.answer);
+        if self.tidying {
+            self.meter.tidying.fetch_add(1, Relaxed);
+            metrics::counter!("leasehold_sweep_requests_total").increment(1);
+        }
     }
 }
 
@@ -383,11 +413,12 @@ mod tests {
     fn the_stores_time_goes_on_between_two_answers() {
         let clock = TestClock::at(Timestamp::from_millis(0));
         let meter = Meter::new(Arc::new(clock.clone()));
-        assert_eq!(meter.store_time(), None);
+        assert_eq!(meter.store_interval(), None);
         assert!(meter.note_date(Timestamp::from_millis(90_000), meter.now()));
         clock.advance(Duration::from_secs(10));
         clock.step_wall(-50_000);
-        assert_eq!(meter.store_time(), Some(Timestamp::from_millis(100_000)));
+        let (lower, upper) = (Timestamp::from_millis(99_995), Timestamp::from_millis(101_005));
+        assert_eq!(meter.store_interval(), Some(Interval { lower, upper }));
     }
 
     #[test]
@@ -399,6 +430,7 @@ mod tests {
         assert!(meter.note_date(Timestamp::from_millis(90_000), asked));
         clock.advance(Duration::from_millis(1));
         assert!(!meter.note_date(Timestamp::from_millis(10_000), asked));
-        assert_eq!(meter.store_time(), Some(Timestamp::from_millis(90_001)));
+        let lower = meter.store_interval().map(|time| time.lower.as_millis());
+        assert_eq!(lower, Some(90_001));
     }
 }

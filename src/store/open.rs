@@ -6,6 +6,8 @@ use super::{
     backend::TimeSource,
     cas::{self, Cas, Outcome, Seen},
     counting::Counting,
+    listing::Walks,
+    lost,
     meter::Meter,
     name::Prefix,
     page::Lister,
@@ -23,7 +25,12 @@ use crate::{
 };
 use object_store::{ObjectStore, path::Path};
 use sha2::{Digest, Sha256};
-use std::{fmt, fmt::Write as _, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    fmt::Write as _,
+    sync::{Arc, Mutex, atomic::AtomicBool},
+    time::Duration,
+};
 
 /// When opening a store makes it prove that it keeps its conditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -123,6 +130,12 @@ impl Store {
         &self.agreement
     }
 
+    /// The shortest and the longest time to live that a lease may be asked for: the one is this process's setting, the other
+    /// is what all processes have agreed on.
+    pub fn ttl_limits(&self) -> (Duration, Duration) {
+        self.engine.ttl_limits()
+    }
+
     /// How many requests were made since the store was opened.
     pub fn requests(&self) -> Requests {
         self.backend.requests()
@@ -142,6 +155,20 @@ impl Store {
     /// What time it is by the store's own clock, if it has told.
     pub fn time(&self) -> Option<Timestamp> {
         self.backend.store_time()
+    }
+
+    /// This machine's clock beside the store's, and what follows from that.
+    pub fn clock_state(&self) -> ClockState {
+        let (ours, theirs) = (self.backend.clock.wall(), self.backend.store_interval());
+        let apart = theirs.map(|theirs| theirs.distance(ours));
+        ClockState {
+            ours,
+            theirs: theirs.map(|theirs| theirs.lower),
+            certainly_apart: apart,
+            allowed: self.agreement.max_clock_skew,
+            is_wrong: apart.is_some_and(|apart| self.agreement.is_wrong(apart)),
+            grants: apart.is_some_and(|apart| !self.agreement.is_far_off(apart)),
+        }
     }
 
     /// Whether this machine's clock and the store's are close enough together for anything to be granted.
@@ -189,6 +216,25 @@ impl fmt::Display for Store {
     }
 }
 
+/// This machine's clock beside the store's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClockState {
+    /// What this machine's clock says.
+    pub ours: Timestamp,
+    /// What the store's clock says at the least, if it has told: it counts whole seconds.
+    pub theirs: Option<Timestamp>,
+    /// How far they are apart at the least.
+    pub certainly_apart: Option<Duration>,
+    /// How far they may be.
+    pub allowed: Duration,
+    /// Whether they are certainly further apart than they may be: the clock has to be set right.
+    pub is_wrong: bool,
+    /// Whether anything is granted, taken over, decided or deleted all the same: not any more where they are ten seconds
+    /// further apart than they may be, nor where the store has not told its time.
+    pub grants: bool,
+}
+
 /// Where a store is, how it is reached, and what it is opened with.
 #[derive(Debug)]
 #[must_use]
@@ -218,6 +264,8 @@ struct Declared {
     prefix: Option<String>,
     ordered: bool,
     our_time: bool,
+    #[cfg(feature = "testkit")]
+    dates: Option<crate::testkit::Dates>,
 }
 
 impl Declared {
@@ -228,6 +276,8 @@ impl Declared {
             (self.prefix.is_some(), "prefix (it is part of the URL)"),
             (self.ordered, "lists_in_order"),
             (self.our_time, "shares_our_clock"),
+            #[cfg(feature = "testkit")]
+            (self.dates.is_some(), "dated_answers"),
         ];
         named.into_iter().find_map(|(said, name)| said.then_some(name))
     }
@@ -295,6 +345,13 @@ impl StoreBuilder {
         self
     }
 
+    /// Declares that the answers of a store that was handed in say what time it is, as those over HTTP do.
+    #[cfg(feature = "testkit")]
+    pub fn dated_answers(mut self, dates: crate::testkit::Dates) -> Self {
+        self.declared.dates = Some(dates);
+        self
+    }
+
     /// An option of the store at the URL, by the name that `object_store` gives it: `endpoint`, `region`,
     /// `access_key_id`, … Of two values for one option the later counts. An unknown one is refused when the store is opened.
     pub fn option(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
@@ -341,7 +398,8 @@ impl StoreBuilder {
     /// Connects, makes sure that the store is safe, and agrees with the other processes on what must be the same.
     ///
     /// One read when all that is known already. Fails with nothing written when the URL, the options or the
-    /// credentials are wrong.
+    /// credentials are wrong, and when the store has records but what was agreed on is lost or damaged
+    /// ([`repair_settings`](Self::repair_settings) writes it again).
     pub async fn open(self) -> Result<Store> {
         let proposal = Agreement::propose(&self.settings)?;
         self.settings.validate()?;
@@ -350,7 +408,14 @@ impl StoreBuilder {
         let (probing, must_exist, settings) = (self.probing, self.must_exist, self.settings.clone());
         let (backend, place) = self.connect().await?;
         let backend = Arc::new(backend);
-        let known = cas::read(&backend, &StoreSlot).await?;
+        let mut known = cas::read(&backend, &StoreSlot).await?;
+        if known.is_none() && lost::is_used(&backend).await? {
+            // Another process may have made the store, and granted something, since that was read.
+            known = cas::read(&backend, &StoreSlot).await?;
+            if known.is_none() {
+                return Err(lost::settings_lost(&backend.place));
+            }
+        }
         match &known {
             Some(known) => known.record().agreement()?.admit(&settings)?,
             None if must_exist => return Err(no_store(&backend.place)),
@@ -369,10 +434,12 @@ impl StoreBuilder {
         if probing != Probing::Never || known.is_none() {
             backend.refresh_time().await?;
         }
+        let spread = known.as_ref().map_or(Duration::ZERO, |known| known.record().spread(backend.store_time()));
         let agreement = match known {
             Some(known) if passed.is_none() || !due => known.record().agreement()?,
             known => agree(&backend, known, &proposal, passed, &settings).await?,
         };
+        backend.note_spread(spread);
         let activity = Arc::new(Activity::default());
         activity.touch(&*backend.clock);
         settings.sweep.validate(agreement.least_margin())?;
@@ -385,15 +452,13 @@ impl StoreBuilder {
             Arc::clone(&backend),
             agreement,
             sweep,
-            vec![Arc::new(LeaseSweep(Arc::clone(&engine))), Arc::new(DecisionSweep(Arc::clone(&decisions)))],
+            vec![Arc::new(LeaseSweep::new(Arc::clone(&engine))), Arc::new(DecisionSweep(Arc::clone(&decisions)))],
             Arc::new(LeaseTurn(Arc::clone(&engine))),
             Arc::clone(&activity),
             Arc::clone(&counters),
         );
         let store = Store { backend, agreement, engine, decisions, sweeper, activity, counters };
-        if !store.trusts_clock() {
-            tracing::warn!(store = %store, skew = ?store.skew(), "this machine's clock and the store's differ: no lease is granted until that is mended");
-        }
+        store.backend.look_at_clock(&store.agreement);
         Ok(store)
     }
 
@@ -419,7 +484,11 @@ impl StoreBuilder {
                         "the option {key:?} has no meaning for a store that was handed in"
                     )));
                 }
-                let Declared { bulk, prefix, ordered, our_time } = self.declared;
+                #[cfg(feature = "testkit")]
+                let dated = self.declared.dates.as_ref().inspect(|dates| dates.tell(&meter)).is_some();
+                #[cfg(not(feature = "testkit"))]
+                let dated = false;
+                let Declared { bulk, prefix, ordered, our_time, .. } = self.declared;
                 let prefix = prefix.unwrap_or_default();
                 let prefix = Path::parse(&prefix)
                     .map_err(|error| Error::invalid(format!("{prefix:?} is no prefix: {error}")).with_source(error))?;
@@ -432,7 +501,13 @@ impl StoreBuilder {
                     prefix,
                     identity: place.clone(),
                     place,
-                    time: if our_time { TimeSource::Clock } else { TimeSource::Object },
+                    time: match (dated, our_time) {
+                        (true, _) => TimeSource::Answers,
+                        (false, true) => TimeSource::Clock,
+                        (false, false) => TimeSource::Object,
+                    },
+                    is_on_loopback: false,
+                    folder: None,
                 }
             }
         };
@@ -446,10 +521,16 @@ impl StoreBuilder {
             meter,
             counters: Arc::new(Counters::new()),
             time: connection.time,
+            is_on_loopback: connection.is_on_loopback,
+            folder: connection.folder,
+            alive: Mutex::default(),
+            stamps: Mutex::default(),
+            said_wrong: AtomicBool::new(false),
             clock: self.clock,
             generator: self.generator,
             request_timeout: self.settings.request_timeout,
             bulk_timeout: self.settings.bulk_timeout,
+            walks: Walks::default(),
         };
         Ok((backend, place))
     }
@@ -495,7 +576,7 @@ async fn agree(
     Err(Error::unavailable(format!("the settings of {} could not be written", backend.place)))
 }
 
-fn no_store(place: &str) -> Error {
+pub(super) fn no_store(place: &str) -> Error {
     Error::config(format!("there is no store at {place}: check the URL, or let the first acquire or lock make it"))
 }
 
@@ -507,10 +588,20 @@ fn folder_has_store(url: &str) -> Result<()> {
         return Ok(());
     };
     match folder.join(".leasehold").join("store.json").try_exists() {
-        Ok(false) => Err(no_store(url)),
+        Ok(false) if !folder_has_records(&folder) => Err(no_store(url)),
         // Whatever is wrong with it is said by whoever opens it.
-        Ok(true) | Err(_) => Ok(()),
+        Ok(_) | Err(_) => Ok(()),
     }
+}
+
+fn folder_has_records(folder: &std::path::Path) -> bool {
+    let is_filled = |folder: std::path::PathBuf| folder.read_dir().is_ok_and(|mut entries| entries.next().is_some());
+    let records = |inside: std::fs::DirEntry| {
+        inside.file_name() == ".txn-decisions"
+            || inside.file_name().to_str().is_some_and(|name| Namespace::new(name).is_ok())
+                && is_filled(inside.path().join("meta"))
+    };
+    folder.read_dir().is_ok_and(|entries| entries.flatten().any(records))
 }
 
 fn hash(identity: &str) -> String {

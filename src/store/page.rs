@@ -1,8 +1,8 @@
-//! Listings in name order, a page at a time: one request where the store lists in order, a sorted scan elsewhere.
+//! How a store is asked for names: a page, everything in a folder, or what lies directly in one.
 
 use super::{Backend, Name};
 use crate::Result;
-use futures_util::TryStreamExt;
+use futures_util::stream::BoxStream;
 use object_store::{
     ListResult, ObjectMeta,
     list::{PaginatedListOptions, PaginatedListStore},
@@ -41,20 +41,20 @@ pub(crate) struct Page {
 }
 
 impl Backend {
-    /// The first `limit` names that begin with `start` (a folder with its slash, or more) and come after `after`.
+    /// The first `limit` names that begin with `start` (a folder with its slash, or more) and come after `after`. Whoever
+    /// goes on after the last of them within a minute goes on with the same listing.
     pub(crate) async fn page(&self, start: &str, after: Option<&Name>, limit: usize) -> Result<Page> {
-        let listed = async {
-            match &self.lister {
-                Lister::Paged(store) => self.page_of_request(store.as_ref(), start, after, limit).await,
-                Lister::Ordered => self.page_of_stream(start, after, limit).await,
-                Lister::Unordered => self.page_of_scan(start, after, limit).await,
-            }
-        };
-        let answer = self.within(self.bulk_timeout, listed).await;
-        answer.map_err(|error| self.explain(error, "listing", &Name::new(start)))
+        tracing::debug!(name = start, "list");
+        let mut listing = self.walks.take(start, after, self.clock.monotonic());
+        let page = listing.next(self, limit).await?;
+        if page.more {
+            self.walks.keep(listing, self.clock.monotonic());
+        }
+        Ok(page)
     }
 
-    async fn page_of_request(
+    /// One page of a store that pages by itself.
+    pub(super) async fn page_of_request(
         &self,
         store: &dyn PaginatedListStore,
         start: &str,
@@ -70,7 +70,7 @@ impl Backend {
                 page_token: page_token.take(),
                 ..Default::default()
             };
-            let answer = store.list_paginated(Some(&prefix), options).await?;
+            let answer = self.within(self.bulk_timeout, store.list_paginated(Some(&prefix), options)).await?;
             let names = self.names(answer.result.objects, start, after);
             // A page may be empty and still not be the last one.
             if !names.is_empty() || answer.page_token.is_none() {
@@ -80,35 +80,17 @@ impl Backend {
         }
     }
 
-    async fn page_of_stream(&self, start: &str, after: Option<&Name>, limit: usize) -> object_store::Result<Page> {
+    /// Everything in the folder of `start` after a name, as the store lists it.
+    pub(super) fn list(
+        &self,
+        start: &str,
+        after: Option<&Name>,
+    ) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
         let folder = self.folder(start);
-        let mut stream = match after {
+        match after {
             Some(after) => self.bulk.list_with_offset(folder.as_ref(), &self.prefix.path(after)),
             None => self.bulk.list(folder.as_ref()),
-        };
-        let mut names = Vec::new();
-        while let Some(object) = stream.try_next().await? {
-            let Some(name) = self.prefix.strip(object.location.as_ref()) else { continue };
-            if name.as_str() > start && !name.as_str().starts_with(start) {
-                break;
-            }
-            if !name.as_str().starts_with(start) {
-                continue;
-            }
-            if names.len() == limit {
-                return Ok(Page { names, more: true });
-            }
-            names.push(name);
         }
-        Ok(Page { names, more: false })
-    }
-
-    async fn page_of_scan(&self, start: &str, after: Option<&Name>, limit: usize) -> object_store::Result<Page> {
-        let objects: Vec<ObjectMeta> = self.bulk.list(self.folder(start).as_ref()).try_collect().await?;
-        let mut names = self.names(objects, start, after);
-        let more = names.len() > limit;
-        names.truncate(limit);
-        Ok(Page { names, more })
     }
 
     /// Sorted and without repeats, whatever order they came in.
@@ -135,36 +117,34 @@ impl Backend {
 
     /// The same, with the objects that lie beside those folders.
     pub(crate) async fn level(&self, folder: &str) -> Result<(Vec<String>, Vec<Name>)> {
-        let listed = async {
-            let (mut folders, mut objects) = (BTreeSet::new(), BTreeSet::new());
-            let mut add = |found: ListResult| {
-                let inside = |path: &Path| self.prefix.strip(path.as_ref());
-                folders.extend(found.common_prefixes.iter().filter_map(inside).map(|name| name.last().to_owned()));
-                let beside = found.objects.iter().filter_map(|object| inside(&object.location));
-                objects.extend(beside.filter(|name| name.as_str().starts_with(folder)));
-            };
-            if let Lister::Paged(store) = &self.lister {
-                let prefix = self.prefix.raw(folder);
-                let mut page_token = None;
-                loop {
-                    let options = PaginatedListOptions {
-                        delimiter: Some("/".into()),
-                        page_token: page_token.take(),
-                        ..Default::default()
-                    };
-                    let answer = store.list_paginated(Some(&prefix), options).await?;
-                    add(answer.result);
-                    page_token = answer.page_token;
-                    if page_token.is_none() {
-                        break;
-                    }
-                }
-            } else {
-                add(self.bulk.list_with_delimiter(self.folder(folder).as_ref()).await?);
+        let (mut folders, mut objects) = (BTreeSet::new(), BTreeSet::new());
+        let mut page_token = None;
+        loop {
+            // Each request has a deadline of its own.
+            let answer = self.within(self.bulk_timeout, self.part_of_level(folder, page_token)).await;
+            let (found, next) = answer.map_err(|error| self.explain(error, "listing", &Name::new(folder)))?;
+            let inside = |path: &Path| self.prefix.strip(path.as_ref());
+            folders.extend(found.common_prefixes.iter().filter_map(inside).map(|name| name.last().to_owned()));
+            let beside = found.objects.iter().filter_map(|object| inside(&object.location));
+            objects.extend(beside.filter(|name| name.as_str().starts_with(folder)));
+            page_token = next;
+            if page_token.is_none() {
+                return Ok((folders.into_iter().collect(), objects.into_iter().collect()));
             }
-            Ok((folders.into_iter().collect(), objects.into_iter().collect()))
+        }
+    }
+
+    /// What one request finds of it, and how the next one goes on.
+    async fn part_of_level(
+        &self,
+        folder: &str,
+        page_token: Option<String>,
+    ) -> object_store::Result<(ListResult, Option<String>)> {
+        let Lister::Paged(store) = &self.lister else {
+            return Ok((self.bulk.list_with_delimiter(self.folder(folder).as_ref()).await?, None));
         };
-        let answer = self.within(self.bulk_timeout, listed).await;
-        answer.map_err(|error| self.explain(error, "listing", &Name::new(folder)))
+        let options = PaginatedListOptions { delimiter: Some("/".into()), page_token, ..Default::default() };
+        let answer = store.list_paginated(Some(&self.prefix.raw(folder)), options).await?;
+        Ok((answer.result, answer.page_token))
     }
 }

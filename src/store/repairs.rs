@@ -20,11 +20,13 @@ pub(crate) struct Repair<'a> {
 }
 
 #[derive(Serialize)]
-struct Written<'a> {
+struct Written<'a, More: Serialize> {
     format: u32,
     at: String,
     #[serde(flatten)]
     repair: &'a Repair<'a>,
+    #[serde(flatten)]
+    more: &'a More,
 }
 
 /// A time as it stands in names: `20261116T081530123Z`, so that name order is time order.
@@ -35,10 +37,15 @@ pub(crate) fn in_a_name(at: Timestamp) -> String {
 impl Repair<'_> {
     /// Writes it down, under a name that nobody else has.
     pub(crate) async fn record(&self, backend: &Backend) -> Result<Name> {
+        self.record_with(backend, &serde_json::Map::new()).await
+    }
+
+    /// Writes it down with more than people read.
+    pub(crate) async fn record_with(&self, backend: &Backend, more: &(impl Serialize + Sync)) -> Result<Name> {
         let at = backend.clock.wall();
         let id = WriteId::random(&*backend.generator);
         let name = Name::new(format!(".leasehold/repairs/{}-{id}.json", in_a_name(at)));
-        let written = Written { format: 1, at: at.to_string(), repair: self };
+        let written = Written { format: 1, at: at.to_string(), repair: self, more };
         let body = serde_json::to_vec_pretty(&written)
             .map_err(|error| Error::corrupt("a repair cannot be written down").with_source(error))?;
         let put = backend.put_fresh(&name, body.into(), backend.request_timeout).await;
@@ -68,7 +75,13 @@ mod tests {
             by: "alice",
             aside: None,
         };
-        let text = serde_json::to_string(&Written { format: 1, at: "now".into(), repair: &repair }).unwrap();
+        let text = serde_json::to_string(&Written {
+            format: 1,
+            at: "now".into(),
+            repair: &repair,
+            more: &serde_json::Map::new(),
+        })
+        .unwrap();
         assert_eq!(
             text,
             r#"{"format":1,"at":"now","what":"release_forced","namespace":"default","key":"orders/42","reason":"its host is gone","by":"alice"}"#

@@ -19,6 +19,10 @@ pub(super) struct Connection {
     /// What tells it from every other store and from its own copies.
     pub(super) identity: String,
     pub(super) time: TimeSource,
+    /// It is reached by a loopback address.
+    pub(super) is_on_loopback: bool,
+    /// Of a local directory.
+    pub(super) folder: Option<PathBuf>,
 }
 
 /// Options that would end up in shell histories and process lists.
@@ -47,14 +51,15 @@ pub(super) async fn connect(
     match url.scheme() {
         "file" => {
             let folder = folder(&url)?;
+            let root = folder.clone();
             let store = tokio::task::spawn_blocking(move || LocalDirectory::open(folder)).await;
             let store = store
                 .map_err(|error| Error::unavailable("opening the folder was interrupted").with_source(error))??;
-            Ok(embedded(Arc::new(store), place(&url), Path::default(), meter))
+            Ok(embedded(Arc::new(store), place(&url), Path::default(), meter, Some(root)))
         }
         "memory" => {
             let store = Arc::new(Memory::new(Arc::clone(clock)));
-            Ok(embedded(store, place(&url), prefix(&url)?, meter))
+            Ok(embedded(store, place(&url), prefix(&url)?, meter, None))
         }
         _ => cloud::connect(&url, &options, environment, timeouts, meter),
     }
@@ -101,7 +106,7 @@ pub(crate) fn parse(text: &str, mut options: Vec<(String, String)>) -> Result<(U
             prefix(&url)?;
         }
         other => {
-            let kinds = "use s3://, gs://, az://, file:// or memory://";
+            let kinds = "use s3://, gs://, az:// or file://";
             return Err(Error::invalid(format!("{other:?} is no kind of store: {kinds}")));
         }
     }
@@ -122,7 +127,13 @@ fn refuse_options(options: &[(String, String)], scheme: &str) -> Result<()> {
 }
 
 /// Stores inside this machine: calls are counted, and time is our own.
-fn embedded(store: Arc<dyn ObjectStore>, place: String, prefix: Path, meter: &Arc<Meter>) -> Connection {
+fn embedded(
+    store: Arc<dyn ObjectStore>,
+    place: String,
+    prefix: Path,
+    meter: &Arc<Meter>,
+    folder: Option<PathBuf>,
+) -> Connection {
     let store: Arc<dyn ObjectStore> = Arc::new(Counting::new(store, Arc::clone(meter)));
     Connection {
         coordination: Arc::clone(&store),
@@ -131,7 +142,9 @@ fn embedded(store: Arc<dyn ObjectStore>, place: String, prefix: Path, meter: &Ar
         prefix,
         identity: place.clone(),
         place,
-        time: TimeSource::Clock,
+        time: if folder.is_some() { TimeSource::Host } else { TimeSource::Clock },
+        is_on_loopback: false,
+        folder,
     }
 }
 
@@ -242,6 +255,17 @@ mod cloud {
         Error::new(ErrorKind::Config, format!("{} cannot be opened: {text}", place(url))).with_source(error)
     }
 
+    /// Whether an endpoint is on this machine.
+    pub(super) fn is_loopback(endpoint: &str) -> bool {
+        let endpoint = Url::parse(endpoint).ok();
+        match endpoint.as_ref().and_then(Url::host) {
+            Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+            Some(url::Host::Ipv4(address)) => address.is_loopback(),
+            Some(url::Host::Ipv6(address)) => address.is_loopback(),
+            None => false,
+        }
+    }
+
     macro_rules! connect {
         ($name:ident, $feature:literal, $builder:ty, $key:ty, $endpoint:path, $rank:expr, $environment:literal) => {
             #[cfg(feature = $feature)]
@@ -294,6 +318,8 @@ mod cloud {
                     ),
                     place,
                     time: TimeSource::Answers,
+                    is_on_loopback: endpoint.as_deref().is_some_and(is_loopback),
+                    folder: None,
                 })
             }
 

@@ -43,8 +43,9 @@ pub(crate) trait Sweepable: Debug + Send + Sync {
     /// What its objects are called in reports and metrics.
     fn kind(&self) -> &'static str;
 
-    /// Where its entries are filed, found by listing and not remembered.
-    async fn shelves(&self) -> Result<Vec<Shelf>>;
+    /// Where its entries are filed, given the folders that lie right in the store. Those are found by listing, once for
+    /// all kinds, and not remembered.
+    fn shelves(&self, folders: &[String]) -> Vec<Shelf>;
 
     /// Looks at what an entry stands for, and settles it by a swap if it has ended. With `dry_run` nothing is written.
     ///

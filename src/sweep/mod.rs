@@ -1,22 +1,29 @@
 //! Tidying what nobody touches again, when nobody is looking.
 //!
 //! Correctness never waits for this room: whoever meets an ended record settles it. The sweeper walks the hours of the
-//! index that have ended, a page at a time, and lets every kind of record say what is to be done about an entry.
+//! index that have ended, a page at a time, and lets every kind of record say what is to be done about an entry. A process
+//! that is never idle sweeps up to two entries for each one that it has filed, so that the index does not grow with time.
 
 mod activity;
+mod contain;
+mod earned;
 mod history;
 mod kind;
+mod options;
 mod pace;
+mod pass;
 mod report;
 mod run;
 mod runner;
+mod schedule;
 mod settings;
+mod share;
 
 pub(crate) use activity::Activity;
 pub use history::{Run, SweeperState};
 pub(crate) use kind::{Entry, Shelf, Sweepable, Verdict};
+pub use options::SweepOptions;
 pub use report::{Report, StoppedBy};
-pub use run::SweepOptions;
 #[cfg(feature = "testkit")]
 pub(crate) use run::due;
 pub(crate) use run::{Sweeper, Turn, TurnTaken};

@@ -55,6 +55,14 @@ impl Pace {
         Some(RateLimiter::direct_with_clock(quota, self.clock.clone()))
     }
 
+    /// From now on there is so long between two entries, or more while the store asks for patience.
+    pub(super) fn set_delay(&mut self, delay: Duration) {
+        if self.delay != delay {
+            self.delay = delay;
+            self.limiter = self.limiter_for(self.delay());
+        }
+    }
+
     /// How long there is between two entries now.
     pub(super) fn delay(&self) -> Duration {
         match self.slowdown {
@@ -63,7 +71,7 @@ impl Pace {
         }
     }
 
-    /// Waits until the next entry may be looked at.
+    /// Waits until the next entry may be looked at, or the next page be listed.
     pub(super) async fn next(&self) {
         let Some(limiter) = &self.limiter else { return };
         while let Err(not_until) = limiter.check() {

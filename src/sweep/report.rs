@@ -11,7 +11,7 @@ use std::fmt;
 pub enum StoppedBy {
     /// There was nothing left to look at: the pass is complete.
     Complete,
-    /// It had looked at as many entries as a run may.
+    /// It had done as much as a run may: entries looked at, and listings.
     Ops,
     /// It had taken as long as a run may.
     Time,
@@ -49,6 +49,8 @@ impl fmt::Display for StoppedBy {
 pub struct Report {
     /// Entries that were looked at.
     pub entries_seen: u64,
+    /// Listings that were asked for.
+    pub lists: u64,
     /// Leases that had ended and were cleared.
     pub leases_cleared: u64,
     /// Decisions whose time was over and that were deleted.
@@ -72,6 +74,11 @@ pub struct Report {
 }
 
 impl Report {
+    /// What is counted against the most that a run may do.
+    pub(super) fn ops(&self) -> u64 {
+        self.entries_seen + self.lists
+    }
+
     pub(super) fn fail(&mut self, error: &Error) {
         self.failures += 1;
         self.last_error = Some(error.to_string());

@@ -1,8 +1,12 @@
 //! One run: from the oldest hour on, a page at a time, until there is nothing left or something says stop.
 
 use super::{
-    Activity, Entry, Report, Run, Shelf, StoppedBy, SweepSettings, Sweepable, SweeperState, Verdict, history::History,
+    Activity, Entry, Report, Run, StoppedBy, SweepOptions, SweepSettings, Sweepable, SweeperState, Verdict,
+    contain::contained,
+    history::History,
+    options::Progress,
     pace::Pace,
+    pass::{Judged, Pass, Stop, Walked},
 };
 use crate::{
     Bucket, Error, ErrorKind, Namespace, Result,
@@ -11,9 +15,10 @@ use crate::{
     index,
     planted::{Planted, planted},
     stats::Counters,
-    store::{Agreement, AnswerKind, Backend, Name},
+    store::{Agreement, AnswerKind, Backend, Name, tidying},
 };
 use async_trait::async_trait;
+use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use std::{
     fmt,
     sync::{
@@ -26,8 +31,7 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-/// One sweeper at a time in a cluster, for whoever wants that: taken for one run. It saves requests and is never needed
-/// for safety.
+/// One sweeper at a time in a cluster: taken for one run. It saves requests and is never needed for safety.
 #[async_trait]
 pub(crate) trait Turn: fmt::Debug + Send + Sync {
     /// `None` if another process has it.
@@ -37,73 +41,10 @@ pub(crate) trait Turn: fmt::Debug + Send + Sync {
 /// The turn, until it is given back.
 #[async_trait]
 pub(crate) trait TurnTaken: Send + Sync {
+    /// One more than that of the turn before, whoever had it.
+    fn number(&self) -> u64;
+
     async fn give_back(self: Box<Self>);
-}
-
-/// How a single pass is made by hand.
-#[derive(Default)]
-#[must_use]
-pub struct SweepOptions {
-    pub(super) dry_run: bool,
-    pub(super) namespace: Option<Namespace>,
-    pub(super) op_delay: Option<Duration>,
-    pub(super) max_ops: Option<u32>,
-    pub(super) heed_activity: bool,
-    pub(super) progress: Option<Progress>,
-}
-
-type Progress = Box<dyn Fn(&Report) + Send + Sync>;
-
-impl SweepOptions {
-    /// One whole pass over everything, at the pace of the settings, whether or not anybody is active.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Only says what would be done.
-    pub fn dry_run(mut self) -> Self {
-        self.dry_run = true;
-        self
-    }
-
-    /// Only the leases of one namespace.
-    pub fn namespace(mut self, namespace: Namespace) -> Self {
-        self.namespace = Some(namespace);
-        self
-    }
-
-    /// Another pace than the settings'.
-    pub fn op_delay(mut self, delay: Duration) -> Self {
-        self.op_delay = Some(delay);
-        self
-    }
-
-    /// Looks at so many entries at the most.
-    pub fn max_ops(mut self, entries: u32) -> Self {
-        self.max_ops = Some(entries);
-        self
-    }
-
-    /// Stops when somebody asks for something.
-    pub fn heed_activity(mut self) -> Self {
-        self.heed_activity = true;
-        self
-    }
-
-    /// Is told after every entry what has been done so far.
-    pub fn progress(mut self, tell: impl Fn(&Report) + Send + Sync + 'static) -> Self {
-        self.progress = Some(Box::new(tell));
-        self
-    }
-}
-
-impl fmt::Debug for SweepOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SweepOptions")
-            .field("dry_run", &self.dry_run)
-            .field("namespace", &self.namespace)
-            .finish_non_exhaustive()
-    }
 }
 
 /// What bounds a run.
@@ -112,36 +53,12 @@ pub(super) struct Limits<'a> {
     pub(super) until: Option<Moment>,
     /// Stops when somebody has asked for something since.
     pub(super) idle_since: Option<Moment>,
+    /// How many entries are looked at at once.
+    pub(super) side_by_side: usize,
     pub(super) dry_run: bool,
     pub(super) by_hand: bool,
     pub(super) stop: &'a CancellationToken,
     pub(super) progress: Option<&'a Progress>,
-}
-
-/// One walk over all shelves. It lives across runs, so that entries that were left behind are met again by the next pass
-/// and do not stall this one.
-#[derive(Debug)]
-pub(super) struct Pass {
-    stops: Vec<Stop>,
-    /// Whose turn it is: one page each, so that none starves.
-    next: usize,
-    /// Why a shelf was left out of it: one that cannot be listed must not keep the others waiting.
-    failed: Option<Error>,
-}
-
-#[derive(Debug)]
-struct Stop {
-    kind: Arc<dyn Sweepable>,
-    shelf: Shelf,
-    cursor: Option<Name>,
-}
-
-/// What one page has come to, to be deleted in one or two requests.
-#[derive(Debug, Default)]
-struct Judged {
-    entries: Vec<Name>,
-    /// Objects that go first, each with its entry.
-    over: Vec<(Name, Name)>,
 }
 
 /// Held while a run is under way: one at a time in a process.
@@ -149,6 +66,8 @@ struct Judged {
 pub(super) struct State {
     pub(super) pass: Option<Pass>,
     pub(super) pace: Pace,
+    /// The last turn that this process had.
+    pub(super) turn: Option<u64>,
 }
 
 /// The sweeper of one opened store.
@@ -160,7 +79,7 @@ pub(crate) struct Sweeper {
     kinds: Vec<Arc<dyn Sweepable>>,
     pub(super) turn: Arc<dyn Turn>,
     pub(super) activity: Arc<Activity>,
-    counters: Arc<Counters>,
+    pub(super) counters: Arc<Counters>,
     pub(super) state: Mutex<State>,
     /// Somebody has been told: once is enough.
     said_that_deleting_is_denied: AtomicBool,
@@ -178,7 +97,7 @@ impl Sweeper {
         counters: Arc<Counters>,
     ) -> Arc<Self> {
         let pace = Pace::new(Arc::clone(&backend.clock), settings.op_delay);
-        let state = Mutex::new(State { pass: None, pace });
+        let state = Mutex::new(State { pass: None, pace, turn: None });
         let said_that_deleting_is_denied = AtomicBool::new(false);
         Arc::new(Self {
             backend,
@@ -204,17 +123,18 @@ impl Sweeper {
         // Waits for a run that is under way.
         let _one_at_a_time = self.state.lock().await;
         let delay = options.op_delay.unwrap_or(self.settings.op_delay);
-        let mut state = State { pass: None, pace: Pace::new(Arc::clone(&self.backend.clock), delay) };
+        let mut state = State { pass: None, pace: Pace::new(Arc::clone(&self.backend.clock), delay), turn: None };
         let limits = Limits {
             max_ops: options.max_ops.map_or(u64::MAX, u64::from),
             until: None,
             idle_since: options.heed_activity.then(|| self.activity.last()),
+            side_by_side: 1,
             dry_run: options.dry_run,
             by_hand: true,
             stop: &CancellationToken::new(),
             progress: options.progress.as_ref(),
         };
-        let (report, error) = self.run(&mut state, options.namespace.as_ref(), &limits).await;
+        let (report, error) = tidying(self.run(&mut state, options.namespace.as_ref(), &limits)).await;
         match error {
             Some(error) if report.entries_seen == 0 => Err(error),
             _ => Ok(report),
@@ -230,10 +150,15 @@ impl Sweeper {
     ) -> (Report, Option<Error>) {
         let _running = self.history.begin();
         let began = self.backend.clock.monotonic();
-        let before = self.backend.requests();
+        let before = self.backend.meter.tidying();
         let mut report = Report::default();
         let span = tracing::info_span!("sweep", store = %self.backend.place, dry_run = limits.dry_run);
-        let walked = self.walk(state, namespace, limits, &mut report).instrument(span).await;
+        let walk = self.walk(state, namespace, limits, &mut report).instrument(span);
+        let walked = contained("a run of the sweeper", walk).await.unwrap_or_else(|panicked| {
+            // Nobody knows how far it came.
+            state.pass = None;
+            Err(panicked)
+        });
         let (stopped_by, error) = match walked {
             Ok(stopped_by) => (stopped_by, None),
             Err(error) => {
@@ -242,7 +167,7 @@ impl Sweeper {
             }
         };
         report.stopped_by = Some(stopped_by);
-        report.requests = self.backend.requests().since(&before).total();
+        report.requests = self.backend.meter.tidying() - before;
         let duration = self.backend.clock.monotonic().since(began);
         report.duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         if !limits.dry_run {
@@ -264,44 +189,43 @@ impl Sweeper {
     ) -> Result<StoppedBy> {
         self.backend.refresh_time().await?;
         self.backend.trust_clock(&self.agreement).await?;
-        let State { pass, pace } = state;
+        let State { pass, pace, .. } = state;
         let pass = match pass {
             Some(pass) => pass,
-            None => pass.insert(self.begin(namespace).await?),
+            None => {
+                if let Some(stopped_by) = self.next_op(pace, limits, report).await {
+                    return Ok(stopped_by);
+                }
+                pass.insert(self.begin(namespace, report).await?)
+            }
         };
         while !pass.stops.is_empty() {
-            if let Some(stopped_by) = self.must_stop(limits, report) {
-                return Ok(stopped_by);
-            }
             let at = pass.next % pass.stops.len();
             let stop = &mut pass.stops[at];
-            let left = usize::try_from(limits.max_ops - report.entries_seen).unwrap_or(usize::MAX);
-            let page = self.backend.page(&stop.shelf.folder, stop.cursor.as_ref(), self.settings.page_size.min(left));
-            let page = match page.await {
-                Ok(page) => page,
-                Err(error) => {
+            if stop.names.is_empty() && stop.more {
+                if let Some(stopped_by) = self.next_op(pace, limits, report).await {
+                    return Ok(stopped_by);
+                }
+                report.lists += 1;
+                if let Err(error) = stop.list(&self.backend, self.settings.page_size).await {
                     if let Some(earlier) = pass.failed.replace(error) {
                         report.fail(&earlier);
                     }
-                    pass.stops.remove(at);
-                    pass.next = at;
+                    pass.leave(at);
                     continue;
                 }
-            };
+            }
             let mut judged = Judged::default();
-            let walked = self.walk_page(stop, &page.names, pace, limits, report, &mut judged).await;
+            let walked = self.walk_page(stop, pace, limits, report, &mut judged).await;
             let stopped = matches!(walked, Walked::Stopped(_));
             if !(stopped && planted(Planted::JudgedDropped)) {
                 self.delete(judged, limits.dry_run, report).await;
             }
             match walked {
                 Walked::Stopped(stopped_by) => return Ok(stopped_by),
-                Walked::AllOfIt if page.more => pass.next = at + 1,
+                Walked::AllOfIt if stop.more => pass.next = at + 1,
                 // What is left is not over yet, or there is nothing left.
-                Walked::AllOfIt | Walked::ToThePresent => {
-                    pass.stops.remove(at);
-                    pass.next = at;
-                }
+                Walked::AllOfIt | Walked::ToThePresent => pass.leave(at),
             }
         }
         let failed = pass.failed.take();
@@ -311,13 +235,17 @@ impl Sweeper {
 
     /// Finds out what there is to walk. In any order: a process that restarts after every run must not meet the same huge
     /// namespace before the same small one each time.
-    async fn begin(&self, namespace: Option<&Namespace>) -> Result<Pass> {
+    async fn begin(&self, namespace: Option<&Namespace>, report: &mut Report) -> Result<Pass> {
+        let folders = match namespace {
+            Some(namespace) => vec![namespace.to_string()],
+            None => {
+                report.lists += 1;
+                self.backend.folders("").await?
+            }
+        };
         let mut stops = Vec::new();
         for kind in &self.kinds {
-            let shelves = kind.shelves().await?;
-            let wanted =
-                shelves.into_iter().filter(|shelf| namespace.is_none_or(|wanted| wanted.as_str() == shelf.label));
-            stops.extend(wanted.map(|shelf| Stop { kind: Arc::clone(kind), shelf, cursor: None }));
+            stops.extend(kind.shelves(&folders).into_iter().map(|shelf| Stop::new(Arc::clone(kind), shelf)));
         }
         for last in (1..stops.len()).rev() {
             stops.swap(last, u32::from_le_bytes(self.backend.generator.bytes()) as usize % (last + 1));
@@ -325,72 +253,133 @@ impl Sweeper {
         Ok(Pass { stops, next: 0, failed: None })
     }
 
+    /// Looks at what has been listed of a shelf, some of it side by side if the limits allow that. Whatever stops it, what
+    /// is under way is finished.
     async fn walk_page(
         &self,
         stop: &mut Stop,
-        names: &[Name],
         pace: &mut Pace,
         limits: &Limits<'_>,
         report: &mut Report,
         judged: &mut Judged,
     ) -> Walked {
-        for name in names {
-            if let Some(stopped_by) = self.must_stop(limits, report) {
-                return Walked::Stopped(stopped_by);
-            }
-            let Some((bucket, entry)) = index::parse_entry(&stop.shelf.folder, name) else {
-                tracing::warn!(%name, "a name in the index that is none of ours: skipped");
-                report.failures += 1;
-                stop.cursor = Some(name.clone());
-                continue;
+        let mut under_way: FuturesUnordered<BoxFuture<'_, (Name, Result<Verdict>)>> = FuturesUnordered::new();
+        let mut throttled = self.backend.requests().answered(AnswerKind::Throttled);
+        let mut ended = None;
+        loop {
+            let settled = if ended.is_none() && under_way.len() < limits.side_by_side {
+                let bucket = match self.next_entry(stop, limits, report) {
+                    Ok(bucket) => bucket,
+                    Err(walked) => {
+                        ended = Some(walked);
+                        continue;
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    stopped = self.next_op(pace, limits, report) => {
+                        match stopped {
+                            Some(stopped_by) => ended = Some(Walked::Stopped(stopped_by)),
+                            None => under_way.extend(self.settle(stop, bucket, limits.dry_run, report)),
+                        }
+                        continue;
+                    }
+                    Some(settled) = under_way.next() => settled,
+                }
+            } else {
+                match under_way.next().await {
+                    Some(settled) => settled,
+                    None => return ended.unwrap_or(Walked::AllOfIt),
+                }
             };
-            if !self.is_due(bucket) {
-                return Walked::ToThePresent;
-            }
-            tokio::select! {
-                biased;
-                () = pace.next() => {}
-                () = limits.stop.cancelled() => return Walked::Stopped(StoppedBy::Stop),
-            }
-            // Somebody may have come while we waited.
-            if let Some(stopped_by) = self.must_stop(limits, report) {
-                return Walked::Stopped(stopped_by);
-            }
-            let hour = bucket.to_string();
-            if report.oldest_hour.as_ref().is_none_or(|oldest| hour < *oldest) {
-                report.oldest_hour = Some(hour);
-            }
-            report.entries_seen += 1;
-            let throttled = self.backend.requests().answered(AnswerKind::Throttled);
-            let entry = Entry { shelf: &stop.shelf, bucket, name: entry };
-            self.judge(&*stop.kind, &entry, name, limits.dry_run, report, judged).await;
-            pace.heard(self.backend.requests().answered(AnswerKind::Throttled) > throttled);
-            stop.cursor = Some(name.clone());
+            let (name, verdict) = settled;
+            self.heed(&*stop.kind, name, verdict, report, judged);
+            let now = self.backend.requests().answered(AnswerKind::Throttled);
+            pace.heard(now > throttled);
+            throttled = now;
             if let Some(tell) = limits.progress {
                 tell(report);
             }
         }
-        Walked::AllOfIt
     }
 
-    async fn judge(
+    /// The hour of the next entry of the page, unless the walk over it ends here.
+    fn next_entry(&self, stop: &mut Stop, limits: &Limits<'_>, report: &mut Report) -> Result<Bucket, Walked> {
+        while let Some(name) = stop.names.front() {
+            if let Some(stopped_by) = self.must_stop(limits, report) {
+                return Err(Walked::Stopped(stopped_by));
+            }
+            match index::parse_entry(&stop.shelf.folder, name) {
+                Some((bucket, _)) if self.is_due(bucket) => return Ok(bucket),
+                Some(_) => return Err(Walked::ToThePresent),
+                None => {
+                    tracing::warn!(%name, "a name in the index that is none of ours: skipped");
+                    report.failures += 1;
+                    stop.advance();
+                }
+            }
+        }
+        Err(Walked::AllOfIt)
+    }
+
+    /// Waits until the next entry may be looked at, or the next page be listed, unless the run ends before.
+    async fn next_op(&self, pace: &Pace, limits: &Limits<'_>, report: &Report) -> Option<StoppedBy> {
+        if let Some(stopped_by) = self.must_stop(limits, report) {
+            return Some(stopped_by);
+        }
+        tokio::select! {
+            biased;
+            () = pace.next() => {}
+            () = limits.stop.cancelled() => return Some(StoppedBy::Stop),
+        }
+        // Somebody may have come while we waited.
+        self.must_stop(limits, report)
+    }
+
+    /// Begins to settle the first entry of the page.
+    fn settle(
+        &self,
+        stop: &mut Stop,
+        bucket: Bucket,
+        dry_run: bool,
+        report: &mut Report,
+    ) -> Option<BoxFuture<'static, (Name, Result<Verdict>)>> {
+        let name = stop.names.front()?.clone();
+        stop.advance();
+        let hour = bucket.to_string();
+        if report.oldest_hour.as_ref().is_none_or(|oldest| hour < *oldest) {
+            report.oldest_hour = Some(hour);
+        }
+        report.entries_seen += 1;
+        let (kind, shelf) = (Arc::clone(&stop.kind), Arc::clone(&stop.shelf));
+        Some(Box::pin(async move {
+            let span = tracing::debug_span!("settle", kind = kind.kind(), %name);
+            let settle = async {
+                let (_, entry) = index::parse_entry(&shelf.folder, &name).unwrap_or((bucket, ""));
+                kind.settle(&Entry { shelf: &shelf, bucket, name: entry }, dry_run).await
+            };
+            let verdict = contained("settling an entry", settle.instrument(span)).await;
+            (name, verdict.unwrap_or_else(Err))
+        }))
+    }
+
+    /// Notes what is to be done about an entry.
+    fn heed(
         &self,
         kind: &dyn Sweepable,
-        entry: &Entry<'_>,
-        name: &Name,
-        dry_run: bool,
+        name: Name,
+        verdict: Result<Verdict>,
         report: &mut Report,
         judged: &mut Judged,
     ) {
-        let span = tracing::debug_span!("settle", kind = kind.kind(), %name);
-        match kind.settle(entry, dry_run).instrument(span).await {
-            Ok(Verdict::Stale) => judged.entries.push(name.clone()),
+        match verdict {
+            Ok(Verdict::Stale) => judged.entries.push(name),
             Ok(Verdict::Cleared) => {
                 tracing::debug!(%name, kind = kind.kind(), "cleared");
                 report.leases_cleared += 1;
-                judged.entries.push(name.clone());
+                judged.entries.push(name);
             }
-            Ok(Verdict::Over(object)) => judged.over.push((object, name.clone())),
+            Ok(Verdict::Over(object)) => judged.over.push((object, name)),
             Ok(Verdict::Kept) => report.entries_kept += 1,
             Err(error) => {
                 tracing::warn!(%name, kind = kind.kind(), %error, "could not be settled: left alone");
@@ -452,7 +441,8 @@ impl Sweeper {
         if limits.idle_since.is_some_and(|since| self.activity.last() > since) {
             return Some(StoppedBy::Activity);
         }
-        if report.entries_seen >= limits.max_ops {
+        let ops = if limits.by_hand { report.entries_seen } else { report.ops() };
+        if ops >= limits.max_ops {
             return Some(StoppedBy::Ops);
         }
         if limits.until.is_some_and(|until| self.backend.clock.monotonic() >= until) {
@@ -465,10 +455,4 @@ impl Sweeper {
 /// When an hour may be swept: no write that was filed under it can still land.
 pub(crate) fn due(bucket: Bucket, hour_grace: Duration) -> Timestamp {
     bucket.end().plus(hour_grace)
-}
-
-enum Walked {
-    AllOfIt,
-    ToThePresent,
-    Stopped(StoppedBy),
 }

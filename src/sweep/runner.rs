@@ -1,8 +1,10 @@
-//! When to sweep: after a while of quiet, and not again until another hour has ended.
+//! When to sweep: after a while of quiet, or, where there never is any, as much as is filed; and not again until another
+//! hour has ended.
 
 use super::run::{Limits, Sweeper};
-use super::{Report, StoppedBy};
-use crate::{Bucket, Clock, ErrorKind, Result, clock::Moment, generator::GeneratorExt};
+use super::schedule::{Due, Schedule};
+use super::{Report, contain::contained, earned::Plan};
+use crate::{Bucket, Clock, ErrorKind, Result, SystemClock, clock::Moment, generator::GeneratorExt, store::tidying};
 use std::{
     sync::{Arc, Weak},
     time::Duration,
@@ -10,8 +12,8 @@ use std::{
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// How often a system that is never idle is swept a little.
-const TRICKLE_EVERY: Duration = Duration::from_secs(60);
+/// How often in a row the clock may fail before the machine's own is waited for.
+const CLOCK_TRIES: u32 = 3;
 
 /// A sweeper that runs in the background. Dropping it lets it run on for as long as the store is open.
 #[derive(Debug)]
@@ -32,26 +34,6 @@ impl RunningSweeper {
     }
 }
 
-/// What kind of run it is time for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Due {
-    Nothing,
-    Idle,
-    Trickle,
-}
-
-/// What the runner remembers between ticks.
-struct Schedule {
-    /// Nothing is due before this: a pass is complete and no other hour has ended yet. Not by the wall clock, which may
-    /// have been a day ahead when this was found out.
-    rest_until: Option<Moment>,
-    /// When something was last swept, or the runner began.
-    swept: Moment,
-    said_that_listing_is_denied: bool,
-    /// Runs in a row that the store failed.
-    failures: u32,
-}
-
 impl Sweeper {
     pub(crate) fn start(self: &Arc<Self>, runtime: &tokio::runtime::Handle) -> RunningSweeper {
         let stop = CancellationToken::new();
@@ -62,82 +44,92 @@ impl Sweeper {
 
     /// Until it is stopped, or nobody has the store open any more.
     async fn keep_sweeping(sweeper: Weak<Self>, clock: Arc<dyn Clock>, stop: CancellationToken) {
-        let mut schedule =
-            Schedule { rest_until: None, swept: clock.monotonic(), said_that_listing_is_denied: false, failures: 0 };
-        loop {
-            let Some(pause) = sweeper.upgrade().map(|sweeper| sweeper.pause(&schedule)) else { return };
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = clock.sleep(pause) => {}
-            }
-            let Some(sweeper) = sweeper.upgrade() else { return };
-            let due = sweeper.due(&schedule);
-            if due != Due::Nothing {
-                sweeper.take_turn(due, &mut schedule, &stop).await;
-                sweeper.history.rest(schedule.rest_until);
+        let mut schedule = None;
+        let mut failures = 0;
+        while !stop.is_cancelled() {
+            let next = contained("a round of the sweeper", Self::round(&sweeper, &*clock, &mut schedule, &stop)).await;
+            match next {
+                Ok(true) => failures = 0,
+                Ok(false) => return,
+                // The clock, most likely: there may be no other way to wait than by another one.
+                Err(error) => {
+                    tracing::warn!(%error, "the sweeper could not look whether it is time to sweep: it tries again");
+                    failures += 1;
+                    if failures >= CLOCK_TRIES {
+                        let machine = SystemClock::new();
+                        tokio::select! {
+                            () = machine.sleep(Duration::from_secs(30)) => {}
+                            () = stop.cancelled() => {}
+                        }
+                    }
+                }
             }
         }
     }
 
-    /// Until the next tick, or until another hour can be swept: an idle process costs nothing.
-    fn pause(&self, schedule: &Schedule) -> Duration {
-        let now = self.backend.clock.monotonic();
-        let rest = schedule.rest_until.map_or(Duration::ZERO, |until| until.since(now));
-        rest.max(self.settings.tick)
-    }
-
-    fn due(&self, schedule: &Schedule) -> Due {
-        let now = self.backend.clock.monotonic();
-        if schedule.rest_until.is_some_and(|until| now < until) {
-            return Due::Nothing;
+    /// Waits for the next tick, and sweeps if it is time to; whether to go on.
+    async fn round(
+        sweeper: &Weak<Self>,
+        clock: &dyn Clock,
+        schedule: &mut Option<Schedule>,
+        stop: &CancellationToken,
+    ) -> bool {
+        let schedule = schedule.get_or_insert_with(|| Schedule::new(clock.monotonic()));
+        let Some(tick) = sweeper.upgrade().map(|sweeper| sweeper.settings.tick) else { return false };
+        let pause = schedule.pause(clock.monotonic(), tick);
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return false,
+            () = clock.sleep(pause) => {}
         }
-        if now.since(self.activity.last()) >= self.settings.idle_grace {
-            return Due::Idle;
+        let Some(sweeper) = sweeper.upgrade() else { return false };
+        let now = clock.monotonic();
+        sweeper.backend.walks.forget(now);
+        schedule.earned.count(sweeper.counters.filed());
+        let due = schedule.due(now, sweeper.activity.last(), &sweeper.settings);
+        if due != Due::Nothing {
+            tidying(sweeper.take_turn(due, schedule, stop)).await;
+            sweeper.history.rest(schedule.rests_until());
         }
-        let starved_for = now.since(schedule.swept);
-        let starving = !self.settings.starvation_after.is_zero() && starved_for >= self.settings.starvation_after;
-        if starving { Due::Trickle } else { Due::Nothing }
+        let (all, tidying) = (sweeper.backend.requests().total(), sweeper.backend.meter.tidying());
+        sweeper.counters.sweep_share(schedule.share.at(clock.monotonic(), all, tidying));
+        true
     }
 
     async fn take_turn(&self, due: Due, schedule: &mut Schedule, stop: &CancellationToken) {
-        let report = match self.run_alone(due, stop).await {
-            Ok(Some(report)) => report,
+        let plan = match due {
+            Due::Busy => schedule.plan(self.backend.clock.monotonic(), &self.settings),
+            Due::Idle | Due::Nothing => Plan {
+                ops: u64::from(self.settings.max_ops_per_run),
+                op_delay: self.settings.op_delay,
+                side_by_side: 1,
+            },
+        };
+        let ran = contained("a run of the sweeper", self.run_alone(due, &plan, stop)).await.unwrap_or_else(Err);
+        let now = self.backend.clock.monotonic();
+        match ran {
+            Ok(Some(report)) => schedule.ran(due, &report, now, || self.next_hour()),
             // Another one is at it.
-            Ok(None) => return,
+            Ok(None) => {
+                schedule.turned_away(now, self.settings.tick, |least, most| self.backend.generator.between(least, most))
+            }
             Err(error) => {
                 if error.kind() != ErrorKind::Denied {
                     tracing::warn!(%error, "the sweeper could not run");
-                } else if !std::mem::replace(&mut schedule.said_that_listing_is_denied, true) {
+                } else if schedule.says_that_listing_is_denied() {
                     tracing::warn!(%error, "the sweeper may not list, so it rests; leases are right without it");
                 }
-                // A store that is down for a moment is tried again soon, then later and later.
-                schedule.failures += 1;
-                schedule.rest_until = Some(match error.is_retryable() {
-                    true => {
-                        self.backend.clock.monotonic().plus(self.settings.tick * 2u32.pow(schedule.failures.min(6)))
-                    }
-                    false => self.next_hour(),
-                });
-                return;
+                let retry_after = error.is_retryable().then_some(self.settings.tick);
+                schedule.failed(now, retry_after, || self.next_hour());
             }
-        };
-        schedule.failures = 0;
-        let now = self.backend.clock.monotonic();
-        schedule.swept = match due {
-            // A little every minute, for as long as nobody is idle.
-            Due::Trickle => rewind(now, self.settings.starvation_after.saturating_sub(TRICKLE_EVERY)),
-            Due::Idle | Due::Nothing => now,
-        };
-        if report.stopped_by == Some(StoppedBy::Complete) {
-            schedule.rest_until = Some(self.next_hour());
         }
     }
 
-    async fn run_alone(&self, due: Due, stop: &CancellationToken) -> Result<Option<Report>> {
+    async fn run_alone(&self, due: Due, plan: &Plan, stop: &CancellationToken) -> Result<Option<Report>> {
         let Ok(mut state) = self.state.try_lock() else { return Ok(None) };
         let idle_since = self.activity.last();
-        let turn = if self.settings.cluster_singleton {
+        let idle = due == Due::Idle;
+        let turn = if self.settings.cluster_singleton || !idle {
             match self.turn.take(self.settings.max_runtime_per_run + self.settings.tick).await? {
                 Some(turn) => Some(turn),
                 None => return Ok(None),
@@ -145,13 +137,22 @@ impl Sweeper {
         } else {
             None
         };
-        let idle = due == Due::Idle;
-        let max_ops = if idle { self.settings.max_ops_per_run } else { self.settings.trickle_ops };
+        if let Some(turn) = &turn {
+            let last = state.turn.replace(turn.number());
+            // Without this all would look at what the first of them has deleted.
+            if last.is_none_or(|last| turn.number() != last + 1)
+                && let Some(pass) = &mut state.pass
+            {
+                pass.list_again();
+            }
+        }
+        state.pace.set_delay(plan.op_delay);
         let until = self.backend.clock.monotonic().plus(self.settings.max_runtime_per_run);
         let limits = Limits {
-            max_ops: u64::from(max_ops),
+            max_ops: plan.ops,
             until: Some(until),
             idle_since: idle.then_some(idle_since),
+            side_by_side: plan.side_by_side,
             dry_run: false,
             by_hand: false,
             stop,
@@ -164,17 +165,15 @@ impl Sweeper {
         error.map_or(Ok(Some(report)), Err)
     }
 
-    /// When the hour that is under way, or in its grace, can be swept; a little later for everybody but one.
-    fn next_hour(&self) -> Moment {
+    /// When the hour that is under way, or in its grace, can be swept, and how much later this process begins when it is
+    /// idle: a fleet must not wake at once.
+    fn next_hour(&self) -> (Moment, Duration) {
         let grace = self.settings.hour_grace;
-        let now = self.backend.clock.wall();
+        // By the later of both clocks: an hour that is over by one of them alone would be found not to be, and be left
+        // alone for another hour.
+        let now = self.backend.clocks().earliest();
         let end = Bucket::of(now.minus(grace)).map_or(now, Bucket::end);
         let spread = self.backend.generator.between(Duration::ZERO, self.settings.rest_spread);
-        self.backend.clock.monotonic().plus(end.plus(grace).plus(spread).since(now))
+        (self.backend.clock.monotonic().plus(end.plus(grace).since(now)), spread)
     }
-}
-
-/// So long before a moment.
-fn rewind(now: Moment, by: Duration) -> Moment {
-    Moment::from_origin(now.since(Moment::default()).saturating_sub(by))
 }

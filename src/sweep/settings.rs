@@ -11,20 +11,20 @@ use std::time::Duration;
 /// ```toml
 /// idle_grace = "5m"
 /// op_delay = "100ms"
-/// max_ops_per_run = 250
+/// max_ops_per_run = 1000
 /// max_runtime_per_run = "30s"
 /// tick = "30s"
 /// hour_grace = "15m"
 /// starvation_after = "1h"
-/// trickle_ops = 5
 /// page_size = 250
 /// rest_spread = "30m"
 /// cluster_singleton = false
 /// ```
 ///
-/// **A small bucket** needs none of this changed. **A large one**, with more than about 30,000 keys and hours a day left
-/// behind, needs more ops in a run (`max_ops_per_run = 5000`, `max_runtime_per_run = "10m"`, `op_delay = "20ms"`) and one
-/// sweeper for the whole cluster (`cluster_singleton = true`). **One that throttles** is left alone by itself: the sweeper
+/// **A small bucket** needs none of this changed, and neither does a process that is never idle: it sweeps as much as it
+/// files, at the pace which that takes. **A large bucket whose processes are idle most of the time**, with more than about
+/// 300,000 keys and hours a day left behind, needs a longer or a faster run (`max_ops_per_run = 5000`,
+/// `max_runtime_per_run = "10m"`, `op_delay = "20ms"`) and one sweeper for the whole cluster (`cluster_singleton = true`). **One that throttles** is left alone by itself: the sweeper
 /// slows down when it is asked to; a longer `op_delay` spares it the asking.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -33,10 +33,13 @@ pub struct SweepSettings {
     /// How long nobody must have asked for anything before a run begins.
     #[serde(with = "text")]
     pub idle_grace: Duration,
-    /// How long to wait between two entries, at the least.
+    /// How long to wait between two entries, and before a listing, at the least. A process that is never idle goes faster
+    /// where it files more than this would sweep.
     #[serde(with = "text")]
     pub op_delay: Duration,
-    /// How many entries a run looks at, at the most.
+    /// How much a run does, at the most: an op is one index entry or one listing. With the default `op_delay` the
+    /// default `max_runtime_per_run` comes first, at 300. A run of a process that is never idle goes by what it has filed
+    /// instead.
     pub max_ops_per_run: u32,
     /// How long a run takes, at the most.
     #[serde(with = "text")]
@@ -48,17 +51,17 @@ pub struct SweepSettings {
     /// longest write.
     #[serde(with = "text")]
     pub hour_grace: Duration,
-    /// After how long without an idle moment a few entries are swept all the same; zero switches that off.
+    /// After how long without a pass that was completed when idle a process sweeps although it is busy: up to two entries
+    /// for each one that it has filed. Zero switches that off, and the index of a system that is never idle grows.
     #[serde(with = "text")]
     pub starvation_after: Duration,
-    /// How many entries a minute that is.
-    pub trickle_ops: u32,
     /// How many entries are listed at once, up to 1,000.
     pub page_size: usize,
     /// How far the sweepers of a fleet spread out after an hour has ended, so that they do not all wake at once.
     #[serde(with = "text")]
     pub rest_spread: Duration,
-    /// Whether only one process of a cluster sweeps at a time. Saves requests; nothing depends on it.
+    /// Whether only one process of a cluster sweeps at a time when idle. Saves requests; nothing depends on it. Busy
+    /// processes always take turns.
     pub cluster_singleton: bool,
 }
 
@@ -67,12 +70,11 @@ impl Default for SweepSettings {
         Self {
             idle_grace: Duration::from_secs(300),
             op_delay: Duration::from_millis(100),
-            max_ops_per_run: 250,
+            max_ops_per_run: 1000,
             max_runtime_per_run: Duration::from_secs(30),
             tick: Duration::from_secs(30),
             hour_grace: Duration::from_secs(900),
             starvation_after: Duration::from_secs(3600),
-            trickle_ops: 5,
             page_size: 250,
             rest_spread: Duration::from_secs(1800),
             cluster_singleton: false,
@@ -113,7 +115,7 @@ mod tests {
             .collect();
         let parsed: SweepSettings = toml::from_str(&sample.join("\n")).unwrap();
         assert_eq!(parsed, SweepSettings::default());
-        assert_eq!(sample.len(), 11, "every setting is in the sample");
+        assert_eq!(sample.len(), 10, "every setting is in the sample");
     }
 
     #[test]

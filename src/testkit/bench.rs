@@ -3,10 +3,13 @@
 
 use crate::{
     Bucket, Fence, Key, LeaseId, Leases, Namespace, ProcessId, Result, Settings, Store, Ttl, WriteId,
-    clock::Timestamp,
+    clock::{Moment, Timestamp},
     decision::{Decision, Marker, MarkerSlot, TxnId},
     index,
-    lease::record::{self, KeySlot, Lease, Record, State},
+    lease::{
+        ended,
+        record::{self, KeySlot, Lease, Record},
+    },
     store::{
         Agreement, Name,
         cas::{Slot, Stamp},
@@ -29,7 +32,7 @@ impl Sample {
         let fence = Fence::first(None, granted, Duration::from_secs(1))?;
         let expires = ttl.expiry(granted)?;
         let beat = WriteId::from([3; 16]);
-        let mut record = Record::after(None, Stamp { write_id: beat, revision: 1 }, granted);
+        let mut record = Record::without_lease(None, Stamp { write_id: beat, revision: 1 }, granted);
         record.lease = Some(Lease {
             id: LeaseId::from([1; 16]),
             request_id: None,
@@ -41,6 +44,8 @@ impl Sample {
             expires,
             ttl,
             beat,
+            lasts: Some(ttl.as_duration()),
+            boot: None,
         });
         record.last_fence = Some(fence);
         record.bucket = Some(Bucket::of(expires)?);
@@ -68,19 +73,29 @@ impl Sample {
         Ok(Self { slot: KeySlot { namespace: Namespace::default(), key }, record })
     }
 
-    /// Whether whoever touches it clears it.
+    /// Whether whoever touches it clears it, by a wall clock and a stamp of the store that both say `now`.
     pub fn is_expired(&self, now: Timestamp) -> Result<bool> {
         let agreement = Agreement::propose(&Settings::default())?;
-        let state = record::judge(self.record.lease.as_ref(), now, agreement.max_clock_skew, agreement.max_ttl);
-        Ok(matches!(state, State::Expired(_)))
+        let known = ended::Known {
+            modified: Some(self.record.written),
+            time: Some(now),
+            own: None,
+            gone: None,
+            now: Moment::default(),
+            host: false,
+            boot: None,
+        };
+        let Agreement { max_clock_skew, max_ttl, .. } = agreement;
+        let bounds = ended::Bounds { max_clock_skew, max_ttl, stamp_slack: Some(Duration::from_secs(2)) };
+        let state = ended::judge(Some(&self.record), now, &known, None, &bounds);
+        Ok(matches!(state, ended::State::Ended(_)))
     }
 
     /// The record that follows when it is cleared.
     #[must_use]
     pub fn cleared(&self, now: Timestamp) -> Self {
         let stamp = Stamp { write_id: WriteId::from([4; 16]), revision: self.record.revision + 1 };
-        let mut record = Record::after(Some(&self.record), stamp, now);
-        record.lease = None;
+        let record = Record::without_lease(Some(&self.record), stamp, now);
         Self { slot: self.slot.clone(), record }
     }
 

@@ -1,6 +1,9 @@
 //! A clock that is moved by hand.
 
-use crate::clock::{Clock, Moment, Timestamp};
+use crate::{
+    BootId,
+    clock::{Clock, Moment, Timestamp},
+};
 use async_trait::async_trait;
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -28,13 +31,22 @@ struct State {
     wall_micros: i64,
     monotonic: Duration,
     sleepers: usize,
+    boot: Option<BootId>,
 }
 
 impl TestClock {
     /// Stands at `wall`; the monotonic clock stands at an arbitrary moment.
     pub fn at(wall: Timestamp) -> Self {
-        let state = State { wall_micros: wall.as_micros(), monotonic: Duration::from_secs(1000), sleepers: 0 };
+        let state =
+            State { wall_micros: wall.as_micros(), monotonic: Duration::from_secs(1000), sleepers: 0, boot: None };
         Self(Arc::new(Shared { state: Mutex::new(state), moved: Notify::new(), slept: Notify::new() }))
+    }
+
+    /// The monotonic clock counts from this start of a machine.
+    #[must_use]
+    pub fn booted(self, boot: BootId) -> Self {
+        self.change(|state| state.boot = Some(boot));
+        self
     }
 
     /// Time passes, on both clocks; whoever slept until then wakes.
@@ -89,6 +101,10 @@ impl Clock for TestClock {
 
     fn monotonic(&self) -> Moment {
         Moment::from_origin(self.lock().monotonic)
+    }
+
+    fn boot(&self) -> Option<BootId> {
+        self.lock().boot
     }
 
     async fn sleep(&self, duration: Duration) {

@@ -2,6 +2,7 @@
 
 use super::{
     fault::{Answer, Fault, Faults, Op},
+    fronts::Fronts,
     objects::{Object, Objects, Observer, Put, STORE},
 };
 use crate::{Clock, Generator, clock::Timestamp, generator::GeneratorExt};
@@ -60,6 +61,7 @@ struct Shared {
     generator: Arc<dyn Generator>,
     faults: Faults,
     offset_millis: AtomicI64,
+    fronts: Mutex<Fronts>,
     objects: Mutex<Objects>,
 }
 
@@ -72,6 +74,7 @@ impl FaultStore {
             generator,
             faults: Faults::none(),
             offset_millis: AtomicI64::new(0),
+            fronts: Mutex::default(),
             objects: Mutex::default(),
         }))
     }
@@ -90,6 +93,27 @@ impl FaultStore {
     /// From now on the store's time is so far ahead of the clock, or behind it.
     pub fn set_offset_millis(&self, millis: i64) {
         self.0.offset_millis.store(millis, Ordering::SeqCst);
+    }
+
+    /// From now on the store answers by several machines, each so many milliseconds ahead of its time: what an object is
+    /// stamped with and what an answer is dated by is any one's. With none, the store's own time is.
+    pub fn set_front_ends(&self, ahead: Vec<i64>) {
+        self.fronts().ahead = ahead;
+    }
+
+    /// From now on objects are stamped with whole seconds, as those of most clouds are.
+    pub fn stamp_whole_seconds(&self) {
+        self.fronts().whole_seconds = true;
+    }
+
+    /// What the next answer says in its `Date`: whole seconds.
+    pub fn date(&self) -> Timestamp {
+        let time = self.time();
+        self.fronts().date(time)
+    }
+
+    fn fronts(&self) -> MutexGuard<'_, Fronts> {
+        self.0.fronts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Calls `observer` after every change from now on. It runs while the store is locked and must not use it.
@@ -131,7 +155,9 @@ impl FaultStore {
     // The time is read under the lock, so that it rises with the order of the changes.
     fn apply(&self, put: Put) -> Result<PutResult> {
         let mut objects = self.lock();
-        objects.put(put, self.time())
+        let time = self.time();
+        let stamp = self.fronts().stamp(time);
+        objects.put(put, stamp)
     }
 
     fn erase(&self, location: &Path) -> bool {

@@ -7,10 +7,10 @@
 
 use crate::{
     Decoded, Key, Namespace, Settings,
-    clock::Timestamp,
+    clock::{Moment, Timestamp},
     decision::{Ages, MarkerSlot, TxnId},
     index,
-    lease::record,
+    lease::{ended, record},
     store::{
         Agreement, Name,
         agreement::StoreSlot,
@@ -42,7 +42,18 @@ fn record_body(body: Bytes) {
     let Ok(agreement) = Agreement::propose(&Settings::default()) else { return };
     for now in [i64::MIN, 0, i64::MAX] {
         let now = Timestamp::from_micros(now);
-        record::judge(record.lease.as_ref(), now, agreement.max_clock_skew, agreement.max_ttl);
+        let known = ended::Known {
+            modified: Some(now),
+            time: Some(now),
+            own: None,
+            gone: None,
+            now: Moment::default(),
+            host: true,
+            boot: None,
+        };
+        let Agreement { max_clock_skew, max_ttl, .. } = agreement;
+        let bounds = ended::Bounds { max_clock_skew, max_ttl, stamp_slack: Some(max_ttl) };
+        ended::judge(Some(&record), now, &known, None, &bounds);
     }
 }
 

@@ -5,6 +5,7 @@
 //!   under compare-and-swap.
 //! - [`Faults`]: what goes wrong and when, by script or by seed; shared by the two stores below.
 //! - [`FaultStore`]: an object store in memory that does what [`Faults`] tells it to, for tests inside of one process.
+//! - [`Dates`]: makes a store that is handed in tell its time with every answer, as those over HTTP do.
 //! - [`FlawedStore`]: makes a store of which one promise cannot be trusted ([`Flaw`]), for tests of the probe.
 //! - [`LocalDirectory`]: the embedded store by itself.
 //! - [`rules`]: the rules that everything depends on, as plain functions, for models that must not have their own.
@@ -16,9 +17,11 @@
 pub mod bench;
 mod clock;
 mod conformance;
+mod dates;
 mod fault;
 mod fault_store;
 mod flawed;
+mod fronts;
 pub mod fuzz;
 mod generator;
 mod objects;
@@ -29,6 +32,7 @@ mod s3;
 
 pub use clock::TestClock;
 pub use conformance::{Check, conformance, conformance_of};
+pub use dates::Dates;
 pub use fault::{Answer, Fault, Faults, Flaw, Op, Rates, Rule};
 pub use fault_store::FaultStore;
 pub use flawed::FlawedStore;

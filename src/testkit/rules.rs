@@ -6,12 +6,15 @@
 
 use crate::{
     Bucket, Fence, LeaseId, ProcessId, Result, Settings, Ttl, WriteId,
-    clock::Timestamp,
+    clock::{Moment, Timestamp},
     decision::{self, TxnId},
-    lease::record::{self, Lease, State},
+    lease::{
+        ended::{self, State},
+        record::{Lease, Record},
+    },
     store::{
         Agreement, Clocks,
-        cas::{self, Shown},
+        cas::{self, Shown, Stamp},
     },
     sweep,
 };
@@ -29,41 +32,68 @@ pub enum Standing {
     Free,
     /// Nobody else may have the key.
     Held,
+    /// The wall clock says that it is over, and the second witness does not: held.
+    MayHaveEnded,
     /// Whoever touches it clears it.
-    Expired,
-    /// A broken clock wrote it.
-    FarFuture,
+    Ended,
 }
 
-/// The settling rule, for a lease that ends at this time.
+/// What the rule looks at of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Facts {
+    /// When it ends by its holder's clock.
+    pub expires: Timestamp,
+    /// How long anybody may believe in it from its last beat on.
+    pub lasts: Duration,
+    /// When the store received its last beat, by the store's clock.
+    pub beat_stamp: Timestamp,
+}
+
+/// The settling rule by the store's stamps, for somebody whose wall clock says `wall`. `time` is the stamp of an object
+/// that was written before the lease was read, and `stamp_slack` what stamps of one store may differ by.
 pub fn standing(
-    expires: Option<Timestamp>,
-    now: Timestamp,
+    facts: Option<Facts>,
+    wall: Timestamp,
+    time: Option<Timestamp>,
+    stamp_slack: Duration,
     max_clock_skew: Duration,
     max_ttl: Duration,
 ) -> Result<Standing> {
-    let lease = match expires {
+    let record = match facts {
         None => None,
-        // Of a lease the rule looks at the expiry only.
-        Some(expires) => Some(Lease {
-            id: LeaseId::from([0; 16]),
-            request_id: None,
-            owner: "".into(),
-            process: ProcessId::from([0; 16]),
-            note: None,
-            fence: Fence::new(1)?,
-            granted: now,
-            expires,
-            ttl: Ttl::MIN,
-            beat: WriteId::from([0; 16]),
-        }),
+        // Of a lease the rule looks at these only.
+        Some(Facts { expires, lasts, beat_stamp }) => Some(held(
+            Lease {
+                id: LeaseId::from([0; 16]),
+                request_id: None,
+                owner: "".into(),
+                process: ProcessId::from([0; 16]),
+                note: None,
+                fence: Fence::new(1)?,
+                granted: wall,
+                expires,
+                ttl: Ttl::MIN,
+                beat: WriteId::from([0; 16]),
+                lasts: Some(lasts),
+                boot: None,
+            },
+            beat_stamp,
+        )),
     };
-    Ok(match record::judge(lease.as_ref(), now, max_clock_skew, max_ttl) {
+    let known =
+        ended::Known { modified: None, time, own: None, gone: None, now: Moment::default(), host: false, boot: None };
+    let bounds = ended::Bounds { max_clock_skew, max_ttl, stamp_slack: Some(stamp_slack) };
+    Ok(match ended::judge(record.as_ref(), wall, &known, None, &bounds) {
         State::Free => Standing::Free,
         State::Held(_) => Standing::Held,
-        State::Expired(_) => Standing::Expired,
-        State::FarFuture(_) => Standing::FarFuture,
+        State::MayHaveEnded(_) => Standing::MayHaveEnded,
+        State::Ended(_) => Standing::Ended,
     })
+}
+
+fn held(lease: Lease, beat_stamp: Timestamp) -> Record {
+    let stamp = Stamp { write_id: lease.beat, revision: 1 };
+    Record { lease: Some(lease), beat_stamp: Some(beat_stamp), ..Record::without_lease(None, stamp, beat_stamp) }
 }
 
 /// When the sweeper may look at an hour, by its own clock and by the store's.

@@ -4,7 +4,9 @@
 
 use crate::{
     common::{key, request},
-    processes::{MILLI, Process, SKEW, TTL, World, granted, held, moving, pass, record_name, renewed, settle, start},
+    processes::{
+        ENDED, MILLI, Process, SKEW, TTL, World, granted, held, moving, pass, record_name, renewed, settle, start,
+    },
 };
 use leasehold::{
     Fence,
@@ -51,7 +53,7 @@ fn others_get_over_it(world: &World, ttl: Duration, last: Option<Fence>) {
     runtime().block_on(async {
         world.assert_indexed("a").await;
         let left = world.holder("a").await.map(|holder| holder.fence);
-        world.clock.advance(ttl + SKEW + MILLI);
+        world.clock.advance(ttl + ttl / 1000 + SKEW + MILLI);
         let other = world.process().await;
         let grant = granted(other.leases.acquire(&key("a"), &request()).await);
         assert!(Some(grant.fence()) > last.max(left), "{grant:?} after {last:?} and {left:?}");
@@ -89,7 +91,7 @@ fn a_death_between_record_and_answer_leaves_a_lease_that_expires() {
     runtime().block_on(async {
         assert!(world.holder("a").await.is_some());
         let other = world.process().await;
-        world.clock.advance(TTL + SKEW);
+        world.clock.advance(ENDED - MILLI);
         held(other.leases.acquire(&key("a"), &request()).await);
         world.clock.advance(MILLI);
         granted(other.leases.acquire(&key("a"), &request()).await);
@@ -130,7 +132,7 @@ fn a_death_in_a_renewal_into_a_new_hour_leaves_the_old_lease_or_the_new_one() {
         });
         let entries = if (fault, name) == (BEFORE, INDEX) { 1 } else { 2 };
         assert_eq!(world.entries("a").len(), entries, "{fault:?} {name}");
-        let ttl = if (fault, name) == (AFTER, RECORD) { TTL } else { secs(10) };
+        let ttl = if (fault, name) == (AFTER, RECORD) { TTL } else { secs(10) + 20 * MILLI };
         others_get_over_it(&world, ttl, None);
     }
 }
@@ -251,7 +253,7 @@ async fn a_takeover_that_nobody_waits_for_any_more_leaves_no_lease() {
         let world = World::new();
         let (process, other) = (world.process().await, world.process().await);
         let first = granted(other.leases.acquire(&key("a"), &request()).await);
-        world.clock.advance(TTL + SKEW + MILLI);
+        world.clock.advance(ENDED);
         hang(&world, fault, RECORD);
         acquire_and_give_up(&process, &request()).await;
         pass(&[&world.clock], secs(10), secs(1)).await;

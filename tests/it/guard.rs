@@ -447,19 +447,15 @@ async fn only_what_a_user_asks_for_is_activity() {
 }
 
 #[tokio::test]
-async fn what_is_no_time_to_live_is_refused_and_any_other_is_brought_into_the_limits() {
+async fn what_is_no_time_to_live_or_beyond_the_limits_is_refused() {
     let bed = Memory::new().await;
     for refused in [Duration::ZERO, Duration::from_micros(999), Duration::MAX, Duration::from_millis(u64::MAX)] {
         assert_eq!(Request::new(refused).unwrap_err().kind(), ErrorKind::Invalid, "{refused:?}");
     }
-    for (name, asked, given) in [("short", MILLI, SECOND), ("long", 24 * 3600 * SECOND, 3600 * SECOND)] {
-        let now = bed.clock.wall();
-        let guard = bed.lock(name, &Request::new(asked).unwrap()).await;
-        assert_eq!(guard.grant().ttl(), given);
-        assert!(now.plus(given).since(guard.grant().expires_at()) < MILLI, "{name}");
-        bed.pass(1, given / 3 + MILLI).await;
-        let renewed = bed.clock.wall().plus(given);
-        assert!(renewed.since(guard.grant().expires_at()) < MILLI, "renewed just now, in whole milliseconds");
+    for asked in [MILLI, 24 * 3600 * SECOND] {
+        let refused = bed.leases.lock(&key("a"), &Request::new(asked).unwrap(), Duration::ZERO).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+        assert!(refused.to_string().contains("TTL must be between 1 s and 1 h"), "{refused}");
     }
 }
 
@@ -503,7 +499,7 @@ async fn a_held_key_says_who_has_it_and_until_when() {
     let guard = bed.lock("a", &request()).await;
     let Acquired::Held(held) = bed.other().await.acquire(&key("a"), &request()).await.unwrap() else { panic!() };
     assert_eq!(held.by.unwrap().fence, guard.fence());
-    assert_eq!(held.retry_after, 31 * SECOND + MILLI);
+    assert!(held.retry_after > 31 * SECOND && held.retry_after < 32 * SECOND, "{:?}", held.retry_after);
 }
 
 #[tokio::test]

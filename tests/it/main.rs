@@ -15,6 +15,8 @@ mod election;
 mod fairness;
 mod fsck;
 mod guard;
+mod keeping;
+mod late;
 mod listing;
 mod model;
 mod opening;
@@ -22,6 +24,7 @@ mod opening;
 mod paused;
 #[path = "../shared/said.rs"]
 mod said;
+mod second_witness;
 mod store_answers;
 mod sweeper;
 mod time_rules;

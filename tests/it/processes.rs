@@ -18,6 +18,9 @@ pub(crate) const TTL: Duration = Duration::from_secs(30);
 
 pub(crate) const MILLI: Duration = Duration::from_millis(1);
 
+/// When so much has passed since it was written, a lease of `TTL` has ended for everybody: clocks may be slow by 1 in 1,000.
+pub(crate) const ENDED: Duration = Duration::from_millis(30_000 + 30 + 1_000 + 1);
+
 /// One store in memory. Its clock is its own; what is late or delayed goes by it.
 pub(crate) struct World {
     pub(crate) clock: TestClock,

@@ -4,7 +4,7 @@
 use crate::{
     common::{Bed, key, noon, request},
     processes::{
-        MILLI, Process, SKEW, TTL, World, granted, held, lost, moving, pass, record_name, renewed, settle, start,
+        ENDED, MILLI, Process, TTL, World, granted, held, lost, moving, pass, record_name, renewed, settle, start,
     },
 };
 use leasehold::{
@@ -60,7 +60,7 @@ async fn an_acquire_whose_answer_is_lost_is_granted_once() {
             let process = world.process().await;
             if taking_over {
                 granted(world.process().await.leases.acquire(&key("a"), &request()).await);
-                world.clock.advance(TTL + SKEW + MILLI);
+                world.clock.advance(ENDED);
             }
             let writes = count_records(&world);
             next_put(&world, Fault::Lose(answer), RECORD);
@@ -215,7 +215,7 @@ async fn a_takeover_that_lands_late_is_recognised_by_its_own_process() {
     let world = World::new();
     let (process, other) = (world.process().await, world.process().await);
     let first = granted(other.leases.acquire(&key("a"), &request()).await);
-    world.clock.advance(TTL + SKEW + MILLI);
+    world.clock.advance(ENDED);
     // Answered with an error at once; it lands between the retries, which are refused.
     next_put(&world, Fault::Late(secs(1), Answer::Status(500)), RECORD);
     world.objects.faults().script(Rule::once(Op::Put, Fault::Refuse(Answer::Status(503))).on(RECORD).times(12));
@@ -453,16 +453,18 @@ async fn no_lease_depends_on_a_listing() {
     world.objects.faults().script(Rule::always(Op::List, Fault::Refuse(Answer::Status(403))));
     world.objects.faults().script(Rule::always(Op::Delete, Fault::Refuse(Answer::Status(403))));
     let (process, other) = (world.process().await, world.process().await);
+    let before = [process.store.requests(), other.store.requests()];
     let first = granted(process.leases.acquire(&key("a"), &request()).await);
     let first = renewed(process.leases.renew(&first).await);
     held(other.leases.acquire(&key("a"), &request()).await);
     process.leases.release(&first).await.unwrap();
     let second = granted(other.leases.acquire(&key("a"), &request()).await);
-    world.clock.advance(TTL + SKEW + MILLI);
+    world.clock.advance(ENDED);
     let third = granted(process.leases.acquire(&key("a"), &request()).await);
     assert!(first.fence() < second.fence() && second.fence() < third.fence());
-    for store in [&process.store, &other.store] {
-        assert_eq!(store.requests().of(RequestKind::List) + store.requests().of(RequestKind::Delete), 0);
+    for (store, before) in [&process.store, &other.store].into_iter().zip(before) {
+        let made = store.requests().since(&before);
+        assert_eq!(made.of(RequestKind::List) + made.of(RequestKind::Delete), 0);
     }
 }
 

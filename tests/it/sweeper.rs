@@ -1,6 +1,9 @@
 //! The sweeper tidies what nobody touches again, and nothing else.
 
+mod busy;
 mod cost;
+mod large;
+mod panics;
 mod rules;
 mod runner;
 mod traffic;

@@ -15,7 +15,7 @@ use self::{
     history::{Answer, Event, Line},
     resource::Resource,
 };
-use crate::place::{self, Kind, Place, granted, key, long_ago, now, request, settings, sweep};
+use crate::place::{self, Kind, Place, brief, granted, key, long_ago, now, settings, sweep};
 use leasehold::{SystemClock, decision::TxnId, testkit::TestClock};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -68,7 +68,7 @@ async fn on(place: Arc<Place>, seconds: u64) {
     settings.max_ttl = Some(5 * TTL);
     let then = place.builder_on(&long_ago()).settings(settings).open().await.unwrap().leases("default").unwrap();
     for number in 0..OLD {
-        granted(then.acquire(&key(&old(number)), &request()).await);
+        granted(then.acquire(&key(&old(number)), &brief()).await);
     }
     let resource = Resource::start();
     let mut driver = Driver::start(&place, resource.address()).await;
@@ -102,7 +102,7 @@ async fn gather(place: &Place, lines: Vec<Line>, resource: Resource) -> Evidence
     let mut stuck = BTreeSet::new();
     let leases = store.leases("default").unwrap();
     for name in (0..HOT).map(hot) {
-        match leases.acquire_within(&key(&name), &request(), 60 * TTL).await.unwrap().granted() {
+        match leases.acquire_within(&key(&name), &brief(), 60 * TTL).await.unwrap().granted() {
             Some(grant) => leases.release(&grant).await.unwrap(),
             None => drop(stuck.insert(name)),
         }

@@ -1,6 +1,6 @@
 //! Many keys, and strange ones.
 
-use crate::place::{Place, granted, key, long_ago, request, sweep};
+use crate::place::{Place, brief, granted, key, long_ago, request, sweep, until_brief_ones_have_ended};
 use futures_util::{StreamExt, stream};
 use leasehold::{Key, Leases};
 use std::{collections::BTreeSet, sync::Arc};
@@ -27,7 +27,7 @@ pub(crate) async fn two_thousand_keys_are_listed_in_pages_and_swept(place: Arc<P
     stream::iter(keys.clone())
         .map(|key| {
             let then = then.clone();
-            async move { granted(then.acquire(&key, &request().new_key()).await) }
+            async move { granted(then.acquire(&key, &brief().new_key()).await) }
         })
         .buffer_unordered(16)
         .collect::<Vec<_>>()
@@ -36,6 +36,7 @@ pub(crate) async fn two_thousand_keys_are_listed_in_pages_and_swept(place: Arc<P
     let leases = store.leases("default").unwrap();
     assert_eq!(listed(&leases, "", 300).await, keys);
     assert_eq!(listed(&leases, "orders/19", 7).await, keys[1900..]);
+    until_brief_ones_have_ended().await;
     let reports = sweep(&store).await;
     assert_eq!(reports.iter().map(|report| report.leases_cleared).sum::<u64>(), MANY as u64, "{reports:?}");
     assert_eq!(place.entries().await, [""; 0]);

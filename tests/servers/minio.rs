@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "drives a real process")]
 
 use crate::{
-    place::{self, Kind, Place, granted, key, long_ago, now, request, settings},
+    place::{self, Kind, Place, brief, granted, key, long_ago, now, request, settings, until_brief_ones_have_ended},
     said::Said,
 };
 use leasehold::{
@@ -142,7 +142,8 @@ mod on {
 
     pub(super) async fn who_may_not_delete_can_lock_and_the_sweeper_says_once_that_it_may_not(place: Arc<Place>) {
         let said = listen();
-        granted(place.open_at(&long_ago()).await.leases("default").unwrap().acquire(&key("old"), &request()).await);
+        granted(place.open_at(&long_ago()).await.leases("default").unwrap().acquire(&key("old"), &brief()).await);
+        until_brief_ones_have_ended().await;
         let limited = place.as_user("may-not-delete", SECRET);
         let store = limited.builder().probing(Probing::Always).open().await.unwrap();
         works(&store).await;

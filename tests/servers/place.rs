@@ -273,6 +273,16 @@ pub(crate) fn request() -> Request {
     Request::new(Duration::from_secs(120)).unwrap().owner("suite").unwrap()
 }
 
+/// For a lease that is over soon, by the store's own clock as well: that one cannot be moved.
+pub(crate) fn brief() -> Request {
+    Request::new(Duration::from_secs(1)).unwrap().owner("suite").unwrap()
+}
+
+/// Waits until a brief lease has ended for everybody: a second, and what clocks and stamps may differ by.
+pub(crate) async fn until_brief_ones_have_ended() {
+    SystemClock::new().sleep(Duration::from_secs(6)).await;
+}
+
 pub(crate) fn granted(acquired: leasehold::Result<Acquired>) -> Grant {
     acquired.unwrap().granted().expect("granted")
 }

@@ -1,7 +1,7 @@
 //! The sweeper. Leases are made three hours ago by a clock that is moved by hand and swept by the real one, on the
 //! connection that users have; where the store's own time would have to move, that clock goes on ahead.
 
-use crate::place::{Place, granted, key, long_ago, now, request};
+use crate::place::{Place, brief, granted, key, long_ago, now, request, until_brief_ones_have_ended};
 use leasehold::{
     Namespace,
     decision::{Answer, Decision},
@@ -17,7 +17,7 @@ fn at_once() -> SweepOptions {
 pub(crate) async fn what_ended_in_a_past_hour_is_tidied_and_nothing_else(place: Arc<Place>) {
     let then = place.open_at(&long_ago()).await.leases("default").unwrap();
     for number in 0..10 {
-        let grant = granted(then.acquire(&key(&format!("old-{number}")), &request()).await);
+        let grant = granted(then.acquire(&key(&format!("old-{number}")), &brief()).await);
         if number % 2 == 0 {
             then.release(&grant).await.unwrap();
         }
@@ -25,6 +25,7 @@ pub(crate) async fn what_ended_in_a_past_hour_is_tidied_and_nothing_else(place: 
     let store = place.open().await;
     let leases = store.leases("default").unwrap();
     let live = granted(leases.acquire(&key("live"), &request()).await);
+    until_brief_ones_have_ended().await;
     let report = store.sweep_once(at_once()).await.unwrap();
     assert_eq!(report.stopped_by, Some(StoppedBy::Complete), "{report:?}");
     assert_eq!((report.leases_cleared, report.entries_deleted, report.failures), (5, 10, 0), "{report:?}");
@@ -42,8 +43,9 @@ pub(crate) async fn every_namespace_gets_its_turn(place: Arc<Place>) {
     let then = place.open_at(&long_ago()).await;
     let namespaces = ["a", "a-b", "a.b", "a0", "b"];
     for namespace in namespaces {
-        granted(then.leases(namespace).unwrap().acquire(&key("x"), &request()).await);
+        granted(then.leases(namespace).unwrap().acquire(&key("x"), &brief()).await);
     }
+    until_brief_ones_have_ended().await;
     let store = place.open().await;
     let only = store.sweep_once(at_once().namespace("a-b".parse::<Namespace>().unwrap())).await.unwrap();
     assert_eq!((only.leases_cleared, only.entries_deleted), (1, 1), "{only:?}");
@@ -74,12 +76,13 @@ pub(crate) async fn decisions_whose_time_is_over_are_deleted(place: Arc<Place>) 
 
 pub(crate) async fn a_dry_run_changes_nothing(place: Arc<Place>) {
     let then = place.open_at(&long_ago()).await.leases("default").unwrap();
-    granted(then.acquire(&key("a"), &request()).await);
+    granted(then.acquire(&key("a"), &brief()).await);
+    until_brief_ones_have_ended().await;
     let store = place.open().await;
     let before = place.names().await;
     let report = store.sweep_once(at_once().dry_run()).await.unwrap();
     assert_eq!((report.leases_cleared, report.entries_deleted), (1, 1), "{report:?}");
-    assert_eq!(place.names().await, before);
+    assert_eq!(place.names().await, before, "not even a time object");
     let done = store.sweep_once(at_once()).await.unwrap();
     assert_eq!((done.leases_cleared, done.entries_deleted), (1, 1), "{done:?}");
 }

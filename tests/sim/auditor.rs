@@ -1,125 +1,73 @@
 //! Knows the truth: what the store applied and when, and who believes in what. Says when a promise was broken.
 
 use crate::{
+    beliefs::Belief,
+    plan::Plan,
+    records::{Lease, Record, hour_of, id},
     register::Register,
     world::{SKEW_MICROS, World},
 };
 use leasehold::{
-    Bucket, Clock, LeaseId,
+    Bucket, Key, LeaseId,
     clock::Timestamp,
     decision::TxnId,
-    lease::{Grant, Guard, Held},
     testkit::{Applied, Op},
 };
 use prost::Message;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 /// What was read of a wall clock before a write is at most this old when the write is sent, if nobody slept: an
 /// operation's patience, and the longest stalls.
 const READ_BEFORE: i64 = 100_000_000;
 
-/// How far a clock that nobody sets goes wrong while a lease is granted.
-const DRIFT: Duration = Duration::from_millis(300);
+/// How long after its end an hour is swept at the earliest, less what clocks may be wrong by.
+const HOUR_GRACE: i64 = 120_000_000;
 
-// What stands in the store, as another tool would read it.
-
-#[derive(Clone, PartialEq, Message)]
-struct Record {
-    #[prost(bytes = "vec", tag = "3")]
-    write_id: Vec<u8>,
-    #[prost(uint64, tag = "4")]
-    revision: u64,
-    #[prost(uint64, tag = "5")]
-    last_fence: u64,
-    #[prost(message, optional, tag = "6")]
-    lease: Option<Lease>,
-    #[prost(uint64, tag = "9")]
-    hour: u64,
+/// A key in its namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    pub namespace: &'static str,
+    pub key: Key,
 }
 
-#[derive(Clone, PartialEq, Message)]
-struct Lease {
-    #[prost(bytes = "vec", tag = "1")]
-    id: Vec<u8>,
-    #[prost(string, tag = "3")]
-    owner: String,
-    #[prost(uint64, tag = "6")]
-    fence: u64,
-    #[prost(int64, tag = "8")]
-    expires_ms: i64,
-    #[prost(bytes = "vec", tag = "10")]
-    beat: Vec<u8>,
-}
-
-/// What a client has in its hands.
-pub enum Hold {
-    Grant(Grant),
-    Guard(Arc<Mutex<Option<Guard>>>),
-}
-
-impl Hold {
-    fn grant(&self) -> Option<Grant> {
-        match self {
-            Self::Grant(grant) => Some(grant.clone()).filter(Grant::is_valid),
-            Self::Guard(guard) => {
-                let guard = guard.lock().unwrap_or_else(PoisonError::into_inner);
-                guard.as_ref().filter(|guard| guard.is_valid()).map(Guard::grant)
-            }
-        }
+impl Place {
+    /// As the names of its objects have it.
+    pub fn id(&self) -> String {
+        format!("{}/{}", self.namespace, self.key.name())
     }
 }
 
-/// A client that believes, or believed, in a lease.
-struct Belief {
-    machine: usize,
-    key: String,
-    lease: LeaseId,
-    hold: Hold,
-    /// When it was asked for.
-    asked: i64,
-    /// Its machine's clock was right when it was granted.
-    sound: bool,
-    /// Since when it is being renewed, in true time and by its machine's wall clock.
-    renewing: Option<(i64, Timestamp)>,
-}
-
-/// A client that has asked for a lease, and what was known then.
-#[derive(Debug, Clone)]
-pub struct Asked {
+pub struct Sent {
+    pub machine: usize,
     pub at: i64,
-    key: String,
-    highest: u64,
-    stalled: u64,
-}
-
-struct Sent {
-    machine: usize,
-    at: i64,
-    sound: bool,
+    pub sound: bool,
 }
 
 #[derive(Default)]
-struct State {
-    records: BTreeMap<String, Record>,
+pub struct State {
+    pub records: BTreeMap<String, Record>,
     entries: BTreeSet<String>,
     /// Who sent which write.
-    sent: BTreeMap<Vec<u8>, Sent>,
+    pub sent: BTreeMap<Vec<u8>, Sent>,
     fences: BTreeMap<String, BTreeSet<u64>>,
     /// The highest fence that anybody was told, by key; and who was told of which lease.
-    told: BTreeMap<String, u64>,
-    known: BTreeSet<LeaseId>,
-    beliefs: BTreeMap<u64, Belief>,
-    number: u64,
-    released: BTreeSet<LeaseId>,
-    /// When a key was last taken by a machine whose clock is wrong, which nobody can prevent.
-    robbed: BTreeMap<String, i64>,
+    pub told: BTreeMap<String, (Place, u64)>,
+    pub known: BTreeSet<LeaseId>,
+    pub beliefs: BTreeMap<u64, Belief>,
+    pub number: u64,
+    pub released: BTreeSet<LeaseId>,
+    /// Leases whose expiry says nothing: some machine whose clock was wrong has granted or renewed them.
+    pub tainted: BTreeSet<Vec<u8>>,
+    /// Leases that came after their hour was swept, and who wrote them.
+    pub late: BTreeMap<String, (usize, Vec<u8>)>,
+    /// Keys that an operator has asked to be freed.
+    forced: BTreeSet<String>,
     /// The highest fence that the resource has seen, by key.
-    resource: BTreeMap<String, u64>,
-    grants: u64,
+    pub resource: BTreeMap<String, u64>,
+    pub grants: u64,
     register: Register,
     violations: Vec<String>,
 }
@@ -127,7 +75,12 @@ struct State {
 /// Shared by the store, the network and all clients.
 #[derive(Clone)]
 pub struct Auditor {
-    world: World,
+    pub world: World,
+    /// Some machine is misled about what time it is by a proxy of its own: it may tidy away what is still needed to
+    /// tidy, but nothing else.
+    pub misled: bool,
+    /// How far the store's slowest front end is from true time, in microseconds.
+    slowest: i64,
     state: Arc<Mutex<State>>,
 }
 
@@ -138,11 +91,17 @@ impl std::fmt::Debug for Auditor {
 }
 
 impl Auditor {
-    pub fn new(world: World) -> Self {
-        Self { world, state: Arc::default() }
+    pub fn new(world: World, plan: &Plan) -> Self {
+        let slowest = plan.store_offset() + plan.front_ends().into_iter().min().unwrap_or(0).min(0);
+        Self { world, misled: plan.is_misled(), slowest: slowest * 1000, state: Arc::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// What time it is by the store's slowest clock.
+    pub fn store_time(&self) -> Timestamp {
+        Timestamp::from_micros(self.world.now() + self.slowest)
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -192,10 +151,11 @@ impl Auditor {
         let name = applied.name.as_str();
         let how = if applied.op == Op::Put { "wrote" } else { "deleted" };
         self.world.note(format_args!("    the store {how} {name}"));
-        let problems = if let Some(key) = name.strip_prefix("default/meta/").and_then(|name| name.strip_suffix(".pb")) {
-            self.world.watching(|| self.see_record(key, applied))
-        } else if name.starts_with("default/.lease-index/") {
-            self.see_entry(name, applied)
+        let problems = if let Some((namespace, key)) = name.split_once("/meta/") {
+            let key = key.strip_suffix(".pb").unwrap_or(key);
+            self.world.watching(|| self.see_record(namespace, key, applied))
+        } else if let Some((namespace, filed)) = name.split_once("/.lease-index/") {
+            self.see_entry(namespace, filed, applied)
         } else if name.starts_with(".txn-decisions/") {
             self.lock().register.see(applied)
         } else {
@@ -204,30 +164,36 @@ impl Auditor {
         problems.into_iter().for_each(|problem| self.accuse(problem));
     }
 
-    fn see_entry(&self, name: &str, applied: &Applied) -> Vec<String> {
+    fn see_entry(&self, namespace: &str, filed: &str, applied: &Applied) -> Vec<String> {
         let mut state = self.lock();
+        let name = &applied.name;
         if applied.op == Op::Put {
-            state.entries.insert(name.to_owned());
+            state.entries.insert(name.clone());
             return Vec::new();
         }
         state.entries.remove(name);
-        let filed = name.trim_start_matches("default/.lease-index/").split_once('/');
-        let Some((hour, key)) = filed else { return vec![format!("{name} is no entry")] };
-        let lease = state.records.get(key).and_then(|record| record.lease.as_ref());
-        match lease {
-            Some(lease) if hour_of(lease) == hour => {
+        let Some((hour, key)) = filed.split_once('/') else { return vec![format!("{name} is no entry")] };
+        let record = state.records.get(&format!("{namespace}/{key}"));
+        match record.and_then(|record| record.lease.as_ref()) {
+            Some(lease) if hour_of(lease) == hour && !self.misled => {
                 vec![format!("I7: {name} was deleted while the lease {} is filed there", id(lease))]
             }
             _ => Vec::new(),
         }
     }
 
-    fn see_record(&self, key: &str, applied: &Applied) -> Vec<String> {
+    fn see_record(&self, namespace: &str, name: &str, applied: &Applied) -> Vec<String> {
         let now = self.world.now();
         let mut state = self.lock();
+        let state = &mut *state;
+        let key = &format!("{namespace}/{name}");
         let Some(body) = &applied.body else { return vec![format!("I1: the record of {key} was deleted")] };
         let Ok(record) = Record::decode(body.clone()) else { return vec![format!("{key} cannot be read")] };
-        let before = state.records.insert(key.to_owned(), record.clone()).unwrap_or_default();
+        let before = state.records.insert(key.clone(), record.clone()).unwrap_or_default();
+        let Some(writer) = state.sent.get(&record.write_id) else {
+            return vec![format!("nobody sent what {key} has now: {record:?}")];
+        };
+        let (machine, sent_at, sound) = (writer.machine, writer.at, writer.sound);
         let mut problems = Vec::new();
         let mut must = |is_so: bool, what: &str| {
             if !is_so {
@@ -236,6 +202,12 @@ impl Auditor {
         };
         must(record.revision == before.revision + 1, "revisions rise one by one");
         must(record.last_fence >= before.last_fence, "I1: fences do not fall");
+        let freed = before.lease.is_some() && record.lease.is_none() && record.last_fence > before.last_fence;
+        if freed && let Ok(forced) = lease_id(before.lease.as_ref()) {
+            must(state.forced.contains(key), "nobody asked for this lease to be taken away");
+            // Its holder is not asked, and fences are what keeps it out.
+            state.released.insert(forced);
+        }
         if let Some(lease) = &record.lease {
             match before.lease.as_ref().filter(|old| old.id == lease.id) {
                 Some(old) => {
@@ -247,217 +219,78 @@ impl Auditor {
                         lease.fence > before.last_fence && lease.fence == record.last_fence,
                         "I1: a grant has a new fence",
                     );
-                    must(
-                        state.fences.entry(key.to_owned()).or_default().insert(lease.fence),
-                        "I2: a fence is used once",
-                    );
+                    must(state.fences.entry(key.clone()).or_default().insert(lease.fence), "I2: a fence is used once");
                 }
             }
             must(record.hour.to_string() == hour_of(lease), "I7: a record knows its hour");
-            let entry = format!("default/.lease-index/{}/{key}", hour_of(lease));
-            must(state.entries.contains(&entry), "I7: no lease without an entry");
+            let entry = format!("{namespace}/.lease-index/{}/{name}", hour_of(lease));
+            let filed = self.misled || state.entries.contains(&entry);
+            // Its writer was suspended as it sent it, and the hour was swept: it frees the lease or files it again.
+            let late = now > swept_from(lease);
+            if !filed && late {
+                state.late.insert(key.clone(), (machine, lease.id.clone()));
+            }
+            must(filed || late, "I7: no lease without an entry");
+            let beats = before.lease.as_ref().is_none_or(|old| old.beat != lease.beat);
+            if beats && !sound {
+                state.tainted.insert(lease.id.clone());
+            }
         }
-        let writer = state.sent.get(&record.write_id);
-        let Some(writer) = writer else { return vec![format!("nobody sent what {key} has now: {record:?}")] };
-        let sound = writer.sound;
         if let (Some(old), Some(lease)) = (&before.lease, &record.lease)
             && old.id == lease.id
             && old.beat != lease.beat
         {
-            let machine = writer.machine;
             let renewing = state.beliefs.values().filter(|belief| belief.lease.as_bytes() == old.id.as_slice());
             let late = renewing.filter(|belief| belief.machine == machine).filter_map(|belief| belief.renewing).find(
                 |(since, wall)| {
-                    writer.at >= *since && wall.as_millis() >= old.expires_ms && self.world.unset_since(machine, *since)
+                    sent_at >= *since && wall.as_millis() >= old.expires_ms && self.world.unset_since(machine, *since)
                 },
             );
             must(late.is_none(), "a lease is not renewed after its end");
         }
         if let Some(old) = &before.lease
             && record.lease.as_ref().is_none_or(|lease| lease.id != old.id)
-            && let Ok(old_id) = <[u8; 16]>::try_from(old.id.as_slice()).map(LeaseId::from)
+            && let Ok(old_id) = lease_id(Some(old))
             && !state.released.contains(&old_id)
             && state.known.contains(&old_id)
             && sound
-            && state.sent.get(&old.beat).is_some_and(|sent| sent.sound)
+            && !state.tainted.contains(&old.id)
         {
             let free = old.expires_ms * 1000 + SKEW_MICROS / 2;
-            let by = format!("by machine {} at {}", writer.machine, Timestamp::from_micros(writer.at));
+            let by = format!("by machine {machine} at {}", Timestamp::from_micros(sent_at));
             must(now > free, &format!("I6: no lease is ended before its time ({by})"));
         }
-        if sound {
-            problems.extend(self.check_beliefs(&state, key));
-        } else if record.lease.as_ref().map(|lease| &lease.id) != before.lease.as_ref().map(|lease| &lease.id) {
-            state.robbed.insert(key.to_owned(), now);
-            state.beliefs.values_mut().filter(|belief| belief.key == key).for_each(|belief| belief.sound = false);
-        }
+        problems.extend(self.check_beliefs(state, key));
         problems
     }
 
-    /// Whoever believes in a lease is right.
-    fn check_beliefs(&self, state: &State, key: &str) -> Vec<String> {
-        let now = self.world.now();
-        let lease = state.records.get(key).and_then(|record| record.lease.as_ref());
-        let mut problems = Vec::new();
-        for belief in state.beliefs.values().filter(|belief| belief.key == key && belief.sound) {
-            if state.released.contains(&belief.lease) {
-                continue;
-            }
-            // A machine whose monotonic clock stood still has nothing but its wall clock to go by.
-            let machine = belief.machine;
-            if !self.world.awake_since(machine, belief.asked) && !self.world.sound_since(machine, belief.asked) {
-                continue;
-            }
-            let Some(grant) = belief.hold.grant() else { continue };
-            match lease.filter(|lease| lease.id == belief.lease.as_bytes()) {
-                None => problems.push(format!(
-                    "exclusion: machine {machine} believes in {grant:?} at {}, and {key} has {:?}",
-                    Timestamp::from_micros(now),
-                    lease.map(|lease| (id(lease), lease.fence, &lease.owner))
-                )),
-                Some(lease) if lease.expires_ms < grant.expires_at().as_millis() => problems.push(format!(
-                    "exclusion: machine {machine} believes in {grant:?}, and {key} has it until {} only",
-                    Timestamp::from_millis(lease.expires_ms)
-                )),
-                Some(_) => {}
+    /// An operator is about to take a lease away.
+    pub fn forcing(&self, place: &Place) {
+        self.lock().forced.insert(place.id());
+    }
+
+    /// Nobody who lives on leaves a lease behind that nobody would tidy.
+    pub fn check_late(&self) {
+        let state = self.lock();
+        let mut left = Vec::new();
+        for (key, (machine, late)) in &state.late {
+            let lease = state.records.get(key).and_then(|record| record.lease.as_ref());
+            let Some((namespace, name)) = key.split_once('/') else { continue };
+            if let Some(lease) = lease.filter(|lease| lease.id == *late)
+                && !state.entries.contains(&format!("{namespace}/.lease-index/{}/{name}", hour_of(lease)))
+            {
+                left.push(format!("I7: machine {machine} left a lease of {key} without an entry"));
             }
         }
-        problems
-    }
-
-    /// Somebody is about to ask for a lease.
-    pub fn asked(&self, key: &str) -> Asked {
-        let highest = self.lock().told.get(key).copied().unwrap_or(0);
-        Asked { at: self.world.now(), key: key.to_owned(), highest, stalled: self.world.stalled() }
-    }
-
-    /// Somebody was granted a lease. Returns the name of the belief.
-    pub fn granted(&self, machine: usize, asked: &Asked, grant: &Grant, hold: Hold) -> u64 {
-        self.world.note(format_args!("{machine}: has {} of {}", grant.fence(), asked.key));
-        let problems = self.world.watching(|| {
-            let mut state = self.lock();
-            let state = &mut *state;
-            let mut problems = Vec::new();
-            let fence = grant.fence().get();
-            let known = !state.known.insert(grant.lease_id());
-            state.grants += u64::from(!known);
-            if fence < asked.highest || fence == asked.highest && !known {
-                problems.push(format!("I3: {fence} was granted after {} was known", asked.highest));
-            }
-            // Nobody can look at two clocks at once: a stall between the two looks is what fences are for.
-            if !grant.is_valid() && asked.stalled == self.world.stalled() {
-                problems.push(format!("{grant:?} had ended when it was returned"));
-            }
-            // The monotonic clock is read first, so that a stall between the two shortens belief by it.
-            let wall = self.world.clock(machine).wall();
-            let by_wall = grant.expires_at().since(wall);
-            let by_monotonic = self.world.without_wall(|| grant.time_left());
-            let undisturbed = self.world.unset_since(machine, asked.at) && self.world.awake_since(machine, asked.at);
-            if by_monotonic > by_wall + DRIFT && undisturbed {
-                problems.push(format!("{grant:?} is believed in for {by_monotonic:?}, and lasts for {by_wall:?}"));
-            }
-            let told = state.told.entry(asked.key.clone()).or_default();
-            *told = fence.max(*told);
-            let robbed = state.robbed.get(&asked.key).is_some_and(|at| *at >= asked.at);
-            state.number += 1;
-            let belief = Belief {
-                machine,
-                key: asked.key.clone(),
-                lease: grant.lease_id(),
-                hold,
-                asked: asked.at,
-                sound: self.world.sound_since(machine, asked.at) && !robbed,
-                renewing: None,
-            };
-            state.beliefs.insert(state.number, belief);
-            problems.extend(self.check_beliefs(state, &asked.key));
-            problems
-        });
-        problems.into_iter().for_each(|problem| self.accuse(problem));
-        self.lock().number
-    }
-
-    /// A client is about to renew its lease.
-    pub fn renewing(&self, number: u64) {
-        let now = self.world.now();
-        let mut state = self.lock();
-        if let Some(belief) = state.beliefs.get_mut(&number) {
-            let wall = self.world.watching(|| self.world.clock(belief.machine).wall());
-            belief.renewing = Some((now, wall));
-        }
-    }
-
-    /// What came of it, if it was renewed.
-    pub fn renewed(&self, number: u64, grant: Option<Grant>) {
-        let problems = self.world.watching(|| {
-            let mut state = self.lock();
-            let Some(belief) = state.beliefs.get_mut(&number) else { return Vec::new() };
-            belief.renewing = None;
-            if let Some(grant) = grant {
-                belief.hold = Hold::Grant(grant);
-            }
-            let key = belief.key.clone();
-            self.check_beliefs(&state, &key)
-        });
-        problems.into_iter().for_each(|problem| self.accuse(problem));
-    }
-
-    /// From now on whoever has this lease cannot count on it.
-    pub fn releasing(&self, lease: LeaseId) {
-        self.lock().released.insert(lease);
-    }
-
-    /// A client has forgotten its lease.
-    pub fn forget(&self, number: u64) {
-        let belief = self.lock().beliefs.remove(&number);
-        drop(belief);
-    }
-
-    /// A machine is gone, and what it believed with it.
-    pub fn crashed(&self, machine: usize) {
-        let gone: Vec<Belief> = {
-            let mut state = self.lock();
-            let (gone, left) =
-                std::mem::take(&mut state.beliefs).into_iter().partition(|(_, belief)| belief.machine == machine);
-            state.beliefs = left;
-            let gone: BTreeMap<u64, Belief> = gone;
-            gone.into_values().collect()
-        };
-        drop(gone);
-    }
-
-    /// A client was told that somebody else has the key.
-    pub fn held(&self, owner: &str, held: &Held) {
-        if held.by.as_ref().is_some_and(|by| by.owner == owner) {
-            self.accuse(format!("{owner} was told that it is held by another: {held:?}"));
-        }
-    }
-
-    /// A client writes to what the lease protects, at the very moment at which it looked at its lease.
-    pub fn write(&self, number: u64) {
-        let problem = self.world.watching(|| {
-            let mut state = self.lock();
-            let state = &mut *state;
-            let belief = state.beliefs.get(&number)?;
-            let grant = belief.hold.grant()?;
-            let seen = state.resource.entry(belief.key.clone()).or_default();
-            let fence = grant.fence().get();
-            let refused = fence < *seen;
-            *seen = fence.max(*seen);
-            let awake = self.world.awake_since(belief.machine, belief.asked);
-            let certain = belief.sound && (awake || self.world.sound_since(belief.machine, belief.asked));
-            // A refusal is what fences are for; who believed in its lease with good reason is never refused.
-            (refused && certain && !state.released.contains(&belief.lease))
-                .then(|| format!("I4: {grant:?} was refused, the resource has seen {seen}"))
-        });
-        problem.into_iter().for_each(|problem| self.accuse(problem));
+        drop(state);
+        left.into_iter().for_each(|problem| self.accuse(problem));
     }
 
     /// What is in the store in the end.
     pub fn left(&self) -> Left {
         let state = self.lock();
         let entries = state.entries.iter().chain(state.register.entries()).cloned().collect();
-        let highest = state.told.clone();
+        let highest = state.told.values().cloned().collect();
         Left { entries, markers: state.register.markers(), highest }
     }
 }
@@ -467,13 +300,16 @@ impl Auditor {
 pub struct Left {
     pub entries: Vec<String>,
     pub markers: Vec<(TxnId, bool)>,
-    pub highest: BTreeMap<String, u64>,
+    pub highest: Vec<(Place, u64)>,
 }
 
-fn hour_of(lease: &Lease) -> String {
-    Bucket::of(Timestamp::from_millis(lease.expires_ms)).map_or_else(|error| error.to_string(), |hour| hour.to_string())
+/// From when on the hour of a lease may have been swept.
+fn swept_from(lease: &Lease) -> i64 {
+    let end = Bucket::of(Timestamp::from_millis(lease.expires_ms)).map_or(0, |hour| hour.end().as_micros());
+    end + HOUR_GRACE
 }
 
-fn id(lease: &Lease) -> String {
-    lease.id.iter().map(|byte| format!("{byte:02x}")).collect()
+fn lease_id(lease: Option<&Lease>) -> Result<LeaseId, ()> {
+    let id = lease.and_then(|lease| <[u8; 16]>::try_from(lease.id.as_slice()).ok());
+    id.map(LeaseId::from).ok_or(())
 }

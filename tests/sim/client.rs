@@ -1,13 +1,16 @@
 //! What users do: ask, wait, hold, renew, give up in the middle, decide, sweep.
 
 use crate::{
-    auditor::{Asked, Auditor, Hold},
+    auditor::{Auditor, Place},
+    beliefs::{Asked, Hold},
     plan::{Plan, dice},
-    world::{NodeClock, SECOND, World},
+    profile::Profile,
+    run::Maker,
+    world::{NodeClock, World},
 };
 use leasehold::{
     Clock, Decisions, Key, Leases, Store,
-    decision::{Decided, Decision, TxnId},
+    decision::TxnId,
     lease::{Acquired, Grant, Locked, Renewed, Request},
     sweep::SweepOptions,
 };
@@ -17,8 +20,8 @@ use std::{
     time::Duration,
 };
 
-pub const MAX_TXN_AGE: i64 = 30 * SECOND;
-const MARGIN: i64 = 183 * SECOND;
+/// The first is where everybody works unless there are several.
+const NAMESPACES: [&str; 3] = ["default", "other", "a.third-one"];
 
 /// What all clients of a run know of each other.
 #[derive(Debug, Default)]
@@ -36,16 +39,21 @@ pub struct Client {
     pub machine: usize,
     pub clock: NodeClock,
     pub store: Store,
-    pub leases: Leases,
     pub decisions: Decisions,
     pub dice: StdRng,
     pub name: String,
+    pub number: u64,
     pub asked: u64,
+    /// Whether it has anything to do with transactions.
+    pub decides: bool,
+    /// Opens the store once more on this machine, and how often that was done.
+    pub maker: Maker,
+    pub opened: u64,
     /// When clients are at work, in true time.
     pub stretches: Arc<Vec<(i64, i64)>>,
 }
 
-fn millis(dice: &mut StdRng, range: std::ops::Range<u64>) -> Duration {
+pub fn millis(dice: &mut StdRng, range: std::ops::Range<u64>) -> Duration {
     Duration::from_millis(dice.random_range(range))
 }
 
@@ -66,27 +74,48 @@ impl Client {
     }
 
     async fn step(&mut self) {
+        if self.plan.profile == Profile::Operated && self.dice.random_range(0..3) == 0 {
+            return self.operate().await;
+        }
+        if self.plan.has("one_shot") && self.dice.random_range(0..5) == 0 {
+            return self.one_shot().await;
+        }
         match self.dice.random_range(0..20) {
             0..=4 => self.lease(Duration::ZERO).await,
             5..=8 => {
-                let wait = millis(&mut self.dice, 100..8000);
+                let mut wait = millis(&mut self.dice, 100..8000);
+                if self.plan.has("wrong") && self.dice.random_range(0..3) == 0 {
+                    // Long enough to watch a lease do nothing.
+                    wait *= 4;
+                }
                 self.lease(wait).await;
             }
             9..=11 if self.plan.has("guard") => self.guard().await,
             12 => self.look().await,
             13 if self.plan.has("sweep") => self.sweep().await,
-            14..=17 if self.plan.has("txn") => self.transaction().await,
-            18 if self.plan.has("txn") => self.at_the_edge().await,
+            14..=17 if self.decides => self.transaction().await,
+            18 if self.decides => self.at_the_edge().await,
             _ => self.lease(Duration::ZERO).await,
         }
     }
 
-    fn key(&mut self) -> String {
-        format!("key-{}", self.dice.random_range(0..self.plan.keys))
+    pub fn place(&mut self) -> Place {
+        let number = self.dice.random_range(0..self.plan.keys);
+        let mut name = format!("key-{number}");
+        if self.plan.has("long") && self.dice.random_range(0..3) == 0 {
+            // Beyond what an object may be called, and as long as a key may be.
+            name = "long/".repeat(60) + &name;
+        }
+        let namespace = if self.plan.has("namespaces") { self.dice.random_range(0..3) } else { 0 };
+        Place { namespace: NAMESPACES[namespace], key: key_of(&name) }
+    }
+
+    pub fn leases(&self, place: &Place) -> Leases {
+        self.store.leases(place.namespace).expect("a good name")
     }
 
     /// Gives up after a while, now and then.
-    async fn patience<T>(&mut self, call: impl Future<Output = T>) -> Option<T> {
+    pub async fn patience<T>(&mut self, call: impl Future<Output = T>) -> Option<T> {
         let gives_up = self.dice.random_range(0..7) == 0;
         let after = Duration::from_micros(self.dice.random_range(0..300_000) << self.dice.random_range(0..4));
         if !gives_up || !self.plan.has("cancel") {
@@ -102,14 +131,19 @@ impl Client {
         }
     }
 
-    fn request(&mut self) -> (Request, String) {
+    pub fn request(&mut self) -> (Request, String) {
         let ttl = *[1000, 1500, 3000, 6000, 12_000, 25_000, 60_000].choose(&mut self.dice).unwrap_or(&3000);
         self.asked += 1;
         let request = Request::new(Duration::from_millis(ttl)).expect("a good time to live");
-        let repeats = self.dice.random_range(0..5) == 0;
+        let shared = self.plan.profile == Profile::Shared;
+        let repeats = self.dice.random_range(0..5) < if shared { 4 } else { 1 };
+        let request = match self.plan.has("new_key") && self.dice.random_range(0..5) == 0 {
+            true => request.new_key(),
+            false => request,
+        };
         if repeats && self.plan.has("request_id") {
             // Shared by all: any client may repeat the request of any other.
-            let id = format!("request-{}", self.dice.random_range(0..3));
+            let id = format!("request-{}", self.dice.random_range(0..if shared { 1 } else { 3 }));
             let request = request.owner("shared").and_then(|request| request.request_id(id)).expect("short names");
             return (request, String::new());
         }
@@ -117,12 +151,22 @@ impl Client {
         (request.owner(&owner).expect("a short name"), owner)
     }
 
+    /// What a command does that is run once: a process that knows nothing takes what it can, and ends.
+    async fn one_shot(&mut self) {
+        self.opened += 1;
+        let Ok(store) = self.maker.again(self.opened * 64 + self.number).builder().open().await else { return };
+        let before = std::mem::replace(&mut self.store, store);
+        self.lease(Duration::ZERO).await;
+        self.store = before;
+    }
+
     async fn lease(&mut self, wait: Duration) {
-        let key = self.key();
+        let place = self.place();
         let (request, owner) = self.request();
-        let asked = self.auditor.asked(&key);
-        let (leases, name) = (self.leases.clone(), key_of(&key));
-        self.world.note(format_args!("{} asks for {key}, waits {} ms", self.name, wait.as_millis()));
+        let asked = self.auditor.asked(&place);
+        let (leases, name) = (self.leases(&place), place.key.clone());
+        let leases_too = leases.clone();
+        self.world.note(format_args!("{} asks for {}, waits {} ms", self.name, place.id(), wait.as_millis()));
         let call = async move {
             match wait.is_zero() {
                 true => leases.acquire(&name, &request).await,
@@ -130,7 +174,7 @@ impl Client {
             }
         };
         match self.patience(call).await {
-            Some(Ok(Acquired::Granted(grant))) => self.hold(asked, grant).await,
+            Some(Ok(Acquired::Granted(grant))) => self.hold(leases_too, asked, grant).await,
             Some(Ok(Acquired::Held(held))) => self.auditor.held(&owner, &held),
             Some(Err(error)) => self.world.note(format_args!("{}: {:?}", self.name, error.kind())),
             None => {}
@@ -138,8 +182,8 @@ impl Client {
     }
 
     /// Holds a lease for a while, writing and renewing, and then gives it back, or not.
-    async fn hold(&mut self, asked: Asked, mut grant: Grant) {
-        let belief = self.auditor.granted(self.machine, &asked, &grant, Hold::Grant(grant.clone()));
+    async fn hold(&mut self, leases: Leases, asked: Asked, mut grant: Grant) {
+        let belief = self.auditor.granted(self.machine, &asked, &grant, Hold::Grant(grant.clone()), None);
         for _ in 0..self.dice.random_range(0..4) {
             let pause = grant.ttl().mul_f64(self.dice.random_range(0.01..0.6)).min(Duration::from_secs(8));
             self.clock.sleep(pause).await;
@@ -148,8 +192,15 @@ impl Client {
                 continue;
             }
             self.auditor.renewing(belief);
-            let (leases, held) = (self.leases.clone(), grant.clone());
-            let renewed = self.patience(async move { leases.renew(&held).await }).await;
+            let (leases, held) = (leases.clone(), grant.clone());
+            let by_id = self.plan.has("by_id") && self.dice.random_range(0..2) == 0;
+            let renewing = async move {
+                match by_id {
+                    true => leases.renew_by_id(held.key(), held.lease_id(), None).await,
+                    false => leases.renew(&held).await,
+                }
+            };
+            let renewed = self.patience(renewing).await;
             match renewed {
                 Some(Ok(Renewed::Renewed(renewed))) => {
                     self.auditor.renewed(belief, Some(renewed.clone()));
@@ -160,9 +211,11 @@ impl Client {
             }
             self.auditor.write(belief);
         }
-        match self.dice.random_range(0..10) {
+        // What others have as well is seldom given back: that would be the end of it for all.
+        let runs_out = if self.plan.profile == Profile::Shared { 8 } else { 3 };
+        match self.dice.random_range(0..10) < runs_out {
             // Holds on to it for as long as it may, and lets it run out.
-            0..=2 => {
+            true => {
                 for _ in 0..20 {
                     let rest = self.world.watching(|| grant.time_left());
                     if rest.is_zero() {
@@ -173,13 +226,18 @@ impl Client {
                     self.auditor.write(belief);
                 }
                 self.auditor.forget(belief);
-                self.auditor.releasing(grant.lease_id());
             }
-            _ => {
+            false => {
                 self.auditor.releasing(grant.lease_id());
                 self.auditor.forget(belief);
-                let leases = self.leases.clone();
-                let released = self.patience(async move { leases.release(&grant).await }).await;
+                let by_id = self.plan.has("by_id") && self.dice.random_range(0..2) == 0;
+                let releasing = async move {
+                    match by_id {
+                        true => leases.release_by_id(grant.key(), grant.lease_id()).await,
+                        false => leases.release(&grant).await,
+                    }
+                };
+                let released = self.patience(releasing).await;
                 if let Some(Err(error)) = released {
                     self.world.note(format_args!("{}: release {:?}", self.name, error.kind()));
                 }
@@ -188,12 +246,18 @@ impl Client {
     }
 
     async fn guard(&mut self) {
-        let key = self.key();
+        let place = self.place();
         let (request, owner) = self.request();
-        let asked = self.auditor.asked(&key);
+        let max_hold = (self.plan.has("max_hold") && self.dice.random_range(0..3) == 0)
+            .then(|| millis(&mut self.dice, 500..12_000));
+        let request = match max_hold {
+            Some(longest) => request.max_hold(longest),
+            None => request,
+        };
+        let asked = self.auditor.asked(&place);
         let wait = if self.dice.random_range(0..2) == 0 { Duration::ZERO } else { millis(&mut self.dice, 10..6000) };
-        let (leases, name) = (self.leases.clone(), key_of(&key));
-        self.world.note(format_args!("{} locks {key}, waits {} ms", self.name, wait.as_millis()));
+        let (leases, name) = (self.leases(&place), place.key.clone());
+        self.world.note(format_args!("{} locks {}, waits {} ms", self.name, place.id(), wait.as_millis()));
         let guard = match self.patience(async move { leases.lock(&name, &request, wait).await }).await {
             Some(Ok(Locked::Granted(guard))) => guard,
             Some(Ok(Locked::Held(held))) => return self.auditor.held(&owner, &held),
@@ -202,7 +266,7 @@ impl Client {
         let grant = guard.grant();
         let lost = guard.cancellation();
         let shared = Arc::new(Mutex::new(Some(guard)));
-        let belief = self.auditor.granted(self.machine, &asked, &grant, Hold::Guard(Arc::clone(&shared)));
+        let belief = self.auditor.granted(self.machine, &asked, &grant, Hold::Guard(Arc::clone(&shared)), max_hold);
         for _ in 0..self.dice.random_range(1..5) {
             let pause = millis(&mut self.dice, 50..5000);
             tokio::select! {
@@ -222,8 +286,8 @@ impl Client {
     }
 
     async fn look(&mut self) {
-        let key = key_of(&self.key());
-        let leases = self.leases.clone();
+        let place = self.place();
+        let (leases, key) = (self.leases(&place), place.key);
         // Whatever it says: it must not break anything.
         match self.dice.random_range(0..3) {
             0 => drop(self.patience(async move { leases.get(&key).await.map(drop) }).await),
@@ -247,89 +311,6 @@ impl Client {
             }
             self.world.note(format_args!("{} swept {} entries", self.name, report.entries_seen));
         }
-    }
-
-    async fn transaction(&mut self) {
-        let newest = |dice: &mut StdRng, txns: &[TxnId]| {
-            let back = dice.random_range(0..8usize) << dice.random_range(0..3);
-            txns.len().checked_sub(1 + back).map(|at| txns[at])
-        };
-        let chosen = {
-            let txns = self.common.txns.lock().unwrap_or_else(PoisonError::into_inner);
-            newest(&mut self.dice, &txns)
-        };
-        let txn = match chosen {
-            Some(txn) if self.dice.random_range(0..3) > 0 => txn,
-            _ => {
-                let txn = self.decisions.begin();
-                self.common.txns.lock().unwrap_or_else(PoisonError::into_inner).push(txn);
-                txn
-            }
-        };
-        match self.dice.random_range(0..10) {
-            0..=4 => self.decide(txn).await,
-            5..=8 => self.read(txn).await,
-            _ => {
-                self.auditor.register(|register, _| {
-                    register.may_forget(txn);
-                    Ok(())
-                });
-                let decisions = self.decisions.clone();
-                let _ = self.patience(async move { decisions.forget(txn).await }).await;
-            }
-        }
-    }
-
-    /// Decides and reads where it matters to the second: when it becomes too old, or when it is forgotten.
-    async fn at_the_edge(&mut self) {
-        let edges: Vec<(TxnId, i64)> = {
-            let now = self.world.now();
-            let txns = self.common.txns.lock().unwrap_or_else(PoisonError::into_inner);
-            let edges = txns.iter().flat_map(|txn| {
-                let closes = txn.begun().as_micros() + MAX_TXN_AGE;
-                [(*txn, closes), (*txn, closes + MARGIN)]
-            });
-            edges.filter(|(_, at)| (now..now + 25 * SECOND).contains(at)).collect()
-        };
-        let Some((txn, edge)) = edges.choose(&mut self.dice).copied() else { return self.transaction().await };
-        let at = edge + self.dice.random_range(-2 * SECOND..2 * SECOND);
-        let left = at - self.world.now();
-        if left > 0 {
-            self.clock.sleep(Duration::from_micros(left.unsigned_abs())).await;
-        }
-        match self.dice.random_range(0..2) {
-            0 => self.decide(txn).await,
-            _ => self.read(txn).await,
-        }
-    }
-
-    async fn decide(&mut self, txn: TxnId) {
-        let decision = if self.dice.random_range(0..2) == 0 { Decision::Commit } else { Decision::Abort };
-        let known = self.is_told(txn);
-        let decisions = self.decisions.clone();
-        self.world.note(format_args!("{} decides {txn}: {decision}", self.name));
-        match self.patience(async move { decisions.decide(txn, decision).await }).await {
-            Some(Ok(Decided::Decision(decision))) => {
-                self.auditor.register(|register, _| register.told(txn, decision));
-            }
-            Some(Ok(Decided::TooOld)) => {
-                self.auditor.register(|register, now| register.too_old(txn, known, now));
-            }
-            Some(Err(_)) | None => {}
-        }
-    }
-
-    async fn read(&mut self, txn: TxnId) {
-        let known = self.is_told(txn) && self.world.has_a_clock(self.machine);
-        let decisions = self.decisions.clone();
-        if let Some(Ok(answer)) = self.patience(async move { decisions.decision(txn).await }).await {
-            self.world.note(format_args!("{} reads {txn}: {answer:?}", self.name));
-            self.auditor.register(|register, now| register.answered(txn, answer, known, now));
-        }
-    }
-
-    fn is_told(&self, txn: TxnId) -> bool {
-        self.auditor.register(|register, _| Ok(register.is_told(txn))).unwrap_or(false)
     }
 }
 

@@ -1,7 +1,10 @@
 //! What one seed stands for. Every part draws from a generator of its own, so that leaving one out changes no other:
 //! that is what lets a failure be made smaller.
 
-use crate::world::{SECOND, SKEW_MICROS, Stalls};
+use crate::{
+    profile::Profile,
+    world::{SECOND, SKEW_MICROS, Stalls},
+};
 use leasehold::{
     Settings,
     clock::Timestamp,
@@ -21,7 +24,7 @@ pub fn dice(seed: u64, part: &str, number: u64) -> StdRng {
 }
 
 /// What can be left out of a run, by name.
-pub const PARTS: [&str; 21] = [
+pub const PARTS: [&str; 38] = [
     "crash",
     "pause",
     "suspend",
@@ -43,40 +46,35 @@ pub const PARTS: [&str; 21] = [
     "listing",
     "corrupt",
     "wild",
+    "by_id",
+    "evict",
+    "sweeper",
+    "wrong",
+    "one_shot",
+    "rates",
+    "dates",
+    "proxy",
+    "fronts",
+    "whole",
+    "force",
+    "fsck",
+    "namespaces",
+    "long",
+    "max_hold",
+    "new_key",
+    "flock",
 ];
 
 /// A seed, and what is left of it after it was made smaller. Prints as what replays it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     pub seed: u64,
+    pub profile: Profile,
     pub nodes: usize,
     pub clients: usize,
     pub keys: usize,
     pub stretches: usize,
     pub off: BTreeSet<String>,
-}
-
-/// Something that happens to a machine, or to all of them.
-/// What a machine does when it falls asleep, to a name that contains this.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trap {
-    /// It sends a write: that is then in its hands, and leaves when it wakes.
-    Writes(&'static str),
-    /// It reads: the store has answered, and the machine hears of it when it wakes.
-    Reads(&'static str),
-}
-
-#[derive(Debug, Clone, Copy)]
-pub enum Event {
-    /// All its tasks are gone; after this long it starts again with nothing but the store.
-    Crash(usize, i64),
-    /// It does nothing for this long; when `still`, its monotonic clock does not count it. With a `trap`, from when it
-    /// sends its next write to a name like that, or when it is answered.
-    Sleep { node: usize, lasts: i64, still: bool, trap: Option<Trap> },
-    /// Its wall clock is set, and drifts from there.
-    Clock { node: usize, offset: i64, drift: i64, sound: bool },
-    /// The store answers nothing for this long.
-    Outage(i64),
 }
 
 impl Plan {
@@ -85,16 +83,7 @@ impl Plan {
         let nodes = *[2, 2, 3, 3, 4].choose(&mut dice).unwrap_or(&2);
         let clients = dice.random_range(2..=4);
         let keys = dice.random_range(1..=3);
-        Self { seed, nodes, clients, keys, stretches: 3, off: BTreeSet::new() }
-    }
-
-    pub fn has(&self, part: &str) -> bool {
-        !self.off.contains(part)
-    }
-
-    /// Whether some clocks go further wrong than they may.
-    pub fn is_wild(&self) -> bool {
-        self.seed % 4 == 3 && self.has("wild")
+        Self { seed, profile: Profile::of(seed), nodes, clients, keys, stretches: 3, off: BTreeSet::new() }
     }
 
     /// Somewhere around the end of an hour, so that leases and hours meet.
@@ -139,8 +128,8 @@ impl Plan {
     /// How far the store's own time is from the true one, in milliseconds.
     pub fn store_offset(&self) -> i64 {
         let mut dice = dice(self.seed, "store", 0);
-        match self.is_wild() {
-            true => dice.random_range(-30_000..=30_000),
+        match self.is_wild() && self.has("wild") && !self.has("wrong") {
+            true => dice.random_range(-9_000..=9_000),
             false => *[0, -300, 300, -5_000, 5_000].choose(&mut dice).unwrap_or(&0),
         }
     }
@@ -158,6 +147,16 @@ impl Plan {
         settings.sweep.hour_grace = secs(183);
         settings.sweep.op_delay = Duration::ZERO;
         settings.sweep.page_size = *[3, 50].choose(&mut dice(self.seed, "page", 0)).unwrap_or(&50);
+        if self.has("evict") {
+            settings.cached_keys = *[2, 2, 100_000].choose(&mut dice(self.seed, "cached", 0)).unwrap_or(&2);
+        }
+        if self.has("sweeper") {
+            settings.sweep.idle_grace = secs(3);
+            settings.sweep.tick = secs(1);
+            settings.sweep.starvation_after = secs(30);
+            settings.sweep.rest_spread = secs(5);
+            settings.sweep.cluster_singleton = self.seed.is_multiple_of(3);
+        }
         settings
     }
 
@@ -195,75 +194,9 @@ impl Plan {
         })
     }
 
-    /// What happens besides, and when.
-    pub fn events(&self) -> Vec<(i64, Event)> {
-        let mut events = Vec::new();
-        for (number, (begin, end)) in self.stretches().into_iter().enumerate() {
-            // Four machines' worth of dice, however many there are.
-            for node in 1..=4 {
-                self.events_of(node, number as u64, begin..end, &mut events);
-            }
-            let mut dice = dice(self.seed, "outage", number as u64);
-            if self.has("outage") && dice.random_range(0..4) == 0 {
-                let lasts = dice.random_range(SECOND..15 * SECOND);
-                events.push((dice.random_range(begin..end), Event::Outage(lasts)));
-            }
-        }
-        events.retain(|(_, event)| match event {
-            Event::Crash(node, _) | Event::Sleep { node, .. } | Event::Clock { node, .. } => *node <= self.nodes,
-            Event::Outage(_) => true,
-        });
-        events.sort_by_key(|(at, _)| *at);
-        events
-    }
-
-    fn events_of(&self, node: usize, stretch: u64, when: std::ops::Range<i64>, events: &mut Vec<(i64, Event)>) {
-        let number = stretch * 8 + node as u64;
-        let mut add = |part: &str, chance: u32, event: &mut dyn FnMut(&mut StdRng) -> Event| {
-            let mut dice = dice(self.seed, part, number);
-            for _ in 0..2 {
-                if dice.random_range(0..100) < chance {
-                    let at = dice.random_range(when.clone());
-                    let event = event(&mut dice);
-                    if self.has(part) {
-                        events.push((at, event));
-                    }
-                }
-            }
-        };
-        add("crash", 20, &mut |dice| Event::Crash(node, dice.random_range(SECOND / 10..20 * SECOND)));
-        let traps = [
-            None,
-            Some(Trap::Writes("/meta/")),
-            Some(Trap::Writes(".txn-decisions/m/")),
-            Some(Trap::Reads(".txn-decisions/m/")),
-        ];
-        let trap = |dice: &mut StdRng| *traps.choose(dice).unwrap_or(&None);
-        add("pause", 30, &mut |dice| {
-            // Now and then over the gap, with an operation in hand.
-            let longest = if dice.random_range(0..4) == 0 { 600 } else { 20 };
-            let lasts = dice.random_range(SECOND / 10..longest * SECOND);
-            Event::Sleep { node, lasts, still: false, trap: trap(dice) }
-        });
-        add("suspend", 15, &mut |dice| {
-            let longest = if dice.random_range(0..4) == 0 { 4000 } else { 40 };
-            let lasts = dice.random_range(SECOND..longest * SECOND);
-            Event::Sleep { node, lasts, still: true, trap: trap(dice) }
-        });
-        add("jump", 45, &mut |dice| Event::Clock {
-            node,
-            offset: dice.random_range(-SKEW_MICROS / 2..=SKEW_MICROS / 2),
-            drift: dice.random_range(-2000..=2000),
-            sound: true,
-        });
-        if self.is_wild() && node > 1 {
-            add("wild", 45, &mut |dice| {
-                let far = *[3, 20, 58, 400, 90_000].choose(dice).unwrap_or(&3) * SECOND;
-                // Back more often: that is what makes a holder believe for too long.
-                let offset = if dice.random_range(0..3) == 0 { far } else { -far };
-                Event::Clock { node, offset, drift: 0, sound: false }
-            });
-        }
+    /// Its seed with the kind of its run, which also replays it.
+    pub fn titled(&self) -> String {
+        format!("{} {}", self.seed, self.profile)
     }
 
     /// Everything that is a little smaller than this.
@@ -294,6 +227,9 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = Self::new(self.seed);
         write!(f, "{}", self.seed)?;
+        if self.profile != whole.profile {
+            write!(f, " {}", self.profile)?;
+        }
         let sizes = [
             ("nodes", self.nodes, whole.nodes),
             ("clients", self.clients, whole.clients),
@@ -322,8 +258,13 @@ impl FromStr for Plan {
                 plan.off.insert(part.to_owned());
                 continue;
             }
-            let (name, value) =
-                word.split_once('=').ok_or_else(|| format!("{word:?} is neither name=number nor -part"))?;
+            if let Ok(profile) = word.parse() {
+                plan.profile = profile;
+                continue;
+            }
+            let (name, value) = word
+                .split_once('=')
+                .ok_or_else(|| format!("{word:?} is neither name=number, nor -part, nor a kind of run"))?;
             let value: usize = value.parse().map_err(|_| format!("{value:?} is no number"))?;
             match name {
                 "nodes" => plan.nodes = value.clamp(1, 4),

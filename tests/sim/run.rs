@@ -2,20 +2,17 @@
 
 use crate::{
     auditor::Auditor,
-    client::{Client, Common, client_dice, key_of},
+    client::{Client, Common, client_dice},
+    events::Event,
     node::Machine,
-    plan::{Event, Plan},
+    plan::Plan,
     wire::Wire,
     world::{SECOND, STORE, World},
 };
 use leasehold::{
-    Bucket, Clock, Result, Store,
-    clock::Timestamp,
-    decision::{Answer, TxnId},
-    lease::{Acquired, Request},
+    Clock, Result, Store, StoreBuilder,
     store::Probing,
-    sweep::{StoppedBy, SweepOptions},
-    testkit::{Answer as Status, Fault, FaultStore, Op, Rule, SeededGenerator},
+    testkit::{Answer as Status, Dates, Fault, FaultStore, Op, Rule, SeededGenerator},
 };
 use std::{
     collections::BTreeMap,
@@ -25,6 +22,7 @@ use std::{
     },
     time::Duration,
 };
+use tokio::runtime::Handle;
 
 /// So long after the last stretch every call must have come back: waits, patience, and what a machine slept through.
 const ALL_BACK: i64 = 2 * 3600 * SECOND;
@@ -43,10 +41,10 @@ pub struct Ran {
 }
 
 /// Machines are numbered from 1; the store is 0, and the last one is the inspector, which comes when all is over.
-struct Run {
-    plan: Arc<Plan>,
-    world: World,
-    auditor: Auditor,
+pub struct Run {
+    pub plan: Arc<Plan>,
+    pub world: World,
+    pub auditor: Auditor,
     store: FaultStore,
     store_machine: Machine,
     machines: Vec<Option<Machine>>,
@@ -61,6 +59,55 @@ struct Run {
     number: u64,
 }
 
+/// Opens the store on a machine.
+#[derive(Clone)]
+pub struct Maker {
+    machine: usize,
+    life: u64,
+    /// Tells processes of one life apart.
+    number: u64,
+    plan: Arc<Plan>,
+    world: World,
+    store: FaultStore,
+    runtime: Handle,
+    auditor: Auditor,
+    requests: Arc<AtomicU64>,
+}
+
+impl Maker {
+    /// For another process on the same machine.
+    pub fn again(&self, number: u64) -> Self {
+        Self { number, ..self.clone() }
+    }
+
+    pub fn builder(&self) -> StoreBuilder {
+        let Self { machine, ref plan, .. } = *self;
+        let dates = plan.has_dates().then(Dates::new);
+        let wire = Wire {
+            machine,
+            world: self.world.clone(),
+            store: self.store.clone(),
+            runtime: self.runtime.clone(),
+            auditor: self.auditor.clone(),
+            requests: Arc::clone(&self.requests),
+            latency: plan.latency(),
+            dates: dates.clone(),
+            proxied: plan.is_proxied(machine),
+        };
+        let seed = plan.seed.wrapping_mul(1_000_003) ^ (self.life * 64 + machine as u64) ^ self.number << 32;
+        let builder = Store::builder().object_store(Arc::new(wire)).settings(plan.settings());
+        let builder = if plan.lists_in_order() { builder.lists_in_order() } else { builder };
+        let builder = match dates {
+            Some(dates) => builder.dated_answers(dates),
+            None => builder,
+        };
+        builder
+            .probing(Probing::Never)
+            .clock(Arc::new(self.world.clock(machine)))
+            .generator(Arc::new(SeededGenerator::new(seed)))
+    }
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Todo {
     Event(Event),
@@ -71,7 +118,8 @@ enum Todo {
 /// Runs a plan to its end, or to the first broken promise.
 pub fn run(plan: &Plan, traced: bool) -> Ran {
     let world = World::new(plan.start(), plan.nodes + 2, plan.seed, plan.stalls(), traced);
-    let auditor = Auditor::new(world.clone());
+    (1..=plan.nodes).for_each(|machine| world.set_rate(machine, plan.rate(machine)));
+    let auditor = Auditor::new(world.clone(), plan);
     auditor.register(|register, _| {
         register.store_offset = plan.store_offset() * 1000;
         Ok(())
@@ -79,6 +127,10 @@ pub fn run(plan: &Plan, traced: bool) -> Ran {
     let store_clock = Arc::new(world.clock(STORE));
     let store = FaultStore::new(store_clock, Arc::new(SeededGenerator::new(plan.seed)));
     store.set_offset_millis(plan.store_offset());
+    store.set_front_ends(plan.front_ends());
+    if plan.stamps_whole_seconds() {
+        store.stamp_whole_seconds();
+    }
     let observer = auditor.clone();
     store.set_observer(Box::new(move |applied| observer.observe(applied)));
     let start = plan.start().as_micros();
@@ -119,24 +171,18 @@ impl Run {
         self.agenda.insert((at, self.number), todo);
     }
 
-    fn builder(&self, machine: usize) -> leasehold::StoreBuilder {
-        let wire = Wire {
+    fn maker(&self, machine: usize) -> Maker {
+        Maker {
             machine,
+            life: self.lives[machine],
+            number: 0,
+            plan: Arc::clone(&self.plan),
             world: self.world.clone(),
             store: self.store.clone(),
             runtime: self.store_machine.handle().clone(),
             auditor: self.auditor.clone(),
             requests: Arc::clone(&self.requests),
-            latency: self.plan.latency(),
-        };
-        let life = self.lives[machine];
-        let seed = self.plan.seed.wrapping_mul(1_000_003) ^ (life * 64 + machine as u64);
-        let builder = Store::builder().object_store(Arc::new(wire)).settings(self.plan.settings());
-        let builder = if self.plan.lists_in_order() { builder.lists_in_order() } else { builder };
-        builder
-            .probing(Probing::Never)
-            .clock(Arc::new(self.world.clock(machine)))
-            .generator(Arc::new(SeededGenerator::new(seed)))
+        }
     }
 
     /// A machine starts, knowing nothing but where the store is.
@@ -148,10 +194,13 @@ impl Run {
         let (common, stretches, busy) = (Arc::clone(&self.common), Arc::clone(&self.stretches), Arc::clone(&self.busy));
         let life = self.lives[machine];
         let clock = world.clock(machine);
-        let first = self.builder(machine);
-        let again: Vec<_> = (0..200).map(|_| self.builder(machine)).collect();
+        let maker = self.maker(machine);
         booted.handle().spawn(async move {
-            let Some(store) = open(first, again, &clock).await else { return };
+            let Some(store) = open(&maker, &clock).await else { return };
+            if plan.has_sweepers() {
+                drop(store.start_sweeper());
+            }
+            let decides = plan.decides();
             for number in 0..plan.clients {
                 let client = Client {
                     plan: Arc::clone(&plan),
@@ -160,12 +209,15 @@ impl Run {
                     common: Arc::clone(&common),
                     machine,
                     clock: clock.clone(),
-                    leases: store.leases("default").expect("a good name"),
                     decisions: store.decisions().by(format!("machine-{machine}")),
                     store: store.clone(),
                     dice: client_dice(&plan, machine, life, number),
                     name: format!("m{machine}l{life}c{number}"),
+                    number: number as u64,
+                    maker: maker.clone(),
+                    opened: 0,
                     asked: 0,
+                    decides,
                     stretches: Arc::clone(&stretches),
                 };
                 let at_work = AtWork::new(&busy);
@@ -304,45 +356,21 @@ impl Run {
         // The last hour ends, and with it everything that is in the store.
         let then = self.world.now() + 2 * 3600 * SECOND;
         self.step_until(then, |_| false);
+        self.auditor.check_late();
         if self.auditor.is_content() {
             self.inspect();
         }
     }
 
-    /// One process tidies everything, in a bounded number of requests, and then every key can be had.
-    fn inspect(&mut self) {
-        let before = self.auditor.left();
-        let (entries, keys) = (before.entries.len() as u64, before.highest);
-        self.ask(move |store| tidied(store, entries, keys));
-        let left = self.auditor.left();
-        let hour = Bucket::of(Timestamp::from_micros(self.world.now())).ok();
-        let past = left.entries.iter().filter(|entry| {
-            let bucket = entry.rsplit('/').nth(1).and_then(|bucket| bucket.parse().ok());
-            bucket.is_some_and(|bucket: Bucket| hour.is_some_and(|hour| bucket < hour))
-        });
-        let past: Vec<_> = past.collect();
-        let counted = left.markers.iter().filter(|(_, void)| !void).count();
-        if !past.is_empty() || counted > 0 {
-            self.auditor.accuse(format!("I10: left behind: {past:?} and {counted} decisions"));
-        }
-        // What came too late for the sweeper goes when somebody asks for it.
-        let late: Vec<TxnId> = left.markers.into_iter().map(|(txn, _)| txn).collect();
-        self.ask(move |store| forgotten(store, late));
-        let left = self.auditor.left().markers;
-        if self.auditor.is_content() && !left.is_empty() {
-            self.auditor.accuse(format!("I10: decisions that came too late are there for ever: {left:?}"));
-        }
-    }
-
     /// Has a fresh process do something, with nothing going wrong.
-    fn ask<F>(&mut self, work: impl FnOnce(Store) -> F + Send + 'static)
+    pub fn ask<F>(&mut self, work: impl FnOnce(Store) -> F + Send + 'static)
     where
         F: Future<Output = Result<Vec<String>>> + Send,
     {
         let inspector = self.plan.nodes + 1;
         self.lives[inspector] += 1;
         let machine = Machine::boot();
-        let builder = self.builder(inspector);
+        let builder = self.maker(inspector).builder();
         let found: Arc<Mutex<Option<Result<Vec<String>>>>> = Arc::default();
         let answer = Arc::clone(&found);
         machine.handle().spawn(async move {
@@ -353,7 +381,7 @@ impl Run {
         self.machines[inspector] = Some(machine);
         self.world.touch(inspector);
         let is_there = || found.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        self.step_until(self.world.now() + 600 * SECOND, |_| is_there());
+        self.step_until(self.world.now() + 3600 * SECOND, |_| is_there());
         let worked = found.lock().unwrap_or_else(PoisonError::into_inner).take();
         match worked {
             None => self.auditor.accuse("I10: tidying does not come to an end"),
@@ -363,63 +391,10 @@ impl Run {
     }
 }
 
-/// Sweeps in small bites, as often as it may take and no oftener; then takes every key.
-async fn tidied(store: Store, entries: u64, keys: BTreeMap<String, u64>) -> Result<Vec<String>> {
-    const BITE: u64 = 20;
-    let mut problems = Vec::new();
-    let (mut requests, mut bites) = (0, 0);
-    loop {
-        let options = SweepOptions::new().op_delay(Duration::ZERO).max_ops(u32::try_from(BITE).unwrap_or(20));
-        let report = store.sweep_once(options).await?;
-        requests += report.requests;
-        bites += 1;
-        if report.failures > 0 {
-            problems.push(format!("I10: with no fault anywhere the sweeper failed: {report:?}"));
-        }
-        if report.stopped_by == Some(StoppedBy::Complete) {
-            break;
-        }
-        if bites > entries / BITE + 2 {
-            problems.push(format!("I10: {bites} runs of {BITE} did not tidy {entries} entries"));
-            return Ok(problems);
-        }
-    }
-    if requests > 4 * entries + 40 * bites {
-        problems.push(format!("I10: {requests} requests were made for {entries} entries"));
-    }
-    let leases = store.leases("default")?;
-    for (key, highest) in keys {
-        let status = leases.peek(&key_of(&key)).await?;
-        if status.holder.is_some() {
-            problems.push(format!("I10: {key} is still held: {status:?}"));
-        }
-        let request = Request::new(Duration::from_secs(5))?;
-        match leases.acquire(&key_of(&key), &request).await? {
-            Acquired::Granted(grant) if grant.fence().get() <= highest => {
-                problems.push(format!("I1: {key} was granted with {} after {highest}", grant.fence()));
-            }
-            Acquired::Granted(grant) => leases.release(&grant).await?,
-            Acquired::Held(held) => problems.push(format!("I10: {key} is stuck: {held:?}")),
-        }
-    }
-    Ok(problems)
-}
-
-async fn forgotten(store: Store, txns: Vec<TxnId>) -> Result<Vec<String>> {
-    let mut problems = Vec::new();
-    for txn in txns {
-        let answer = store.decisions().decision(txn).await?;
-        if answer != Answer::Forgotten {
-            problems.push(format!("I5: {txn} came too late, and is {answer:?}"));
-        }
-    }
-    Ok(problems)
-}
-
 /// Tries until the store lets it.
-async fn open(first: leasehold::StoreBuilder, again: Vec<leasehold::StoreBuilder>, clock: &dyn Clock) -> Option<Store> {
-    for builder in std::iter::once(first).chain(again) {
-        match builder.open().await {
+async fn open(maker: &Maker, clock: &dyn Clock) -> Option<Store> {
+    for _ in 0..=200 {
+        match maker.builder().open().await {
             Ok(store) => return Some(store),
             Err(_) => clock.sleep(Duration::from_millis(300)).await,
         }

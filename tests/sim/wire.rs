@@ -6,7 +6,11 @@ use crate::{
 };
 use async_trait::async_trait;
 use futures_util::{StreamExt, TryStreamExt, stream, stream::BoxStream};
-use leasehold::{Clock, testkit::FaultStore};
+use leasehold::{
+    Clock,
+    clock::Timestamp,
+    testkit::{Dates, FaultStore},
+};
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, path::Path,
@@ -34,6 +38,10 @@ pub struct Wire {
     pub requests: Arc<AtomicU64>,
     /// The longest that a request takes each way, in microseconds.
     pub latency: u64,
+    /// Hears what time the answers tell, if they tell any.
+    pub dates: Option<Dates>,
+    /// Something on the machine itself puts its own clock's time in the place of the store's.
+    pub proxied: bool,
 }
 
 impl Wire {
@@ -51,7 +59,9 @@ impl Wire {
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
         self.world.note(format_args!("{}→ #{number} {what}", self.machine));
         let (there, back) = (self.latency(2 * number), self.latency(2 * number + 1));
+        let asked = self.dates.as_ref().and_then(Dates::asked);
         let (answer, answered) = oneshot::channel();
+        let (store, dated) = (self.store.clone(), self.dates.is_some());
         let (world, machine, clock) = (self.world.clone(), self.machine, self.world.clock(STORE));
         world.touch(STORE);
         self.runtime.spawn(async move {
@@ -61,17 +71,39 @@ impl Wire {
             }
             clock.sleep(there).await;
             let done = run.await;
+            let date = dated.then(|| store.date());
             clock.sleep(back).await;
             match &done {
                 Ok(_) => world.note(format_args!("{machine}← #{number} ok")),
                 Err(error) => world.note(format_args!("{machine}← #{number} {}", short(error))),
             }
             world.touch(machine);
-            let _ = answer.send(done);
+            let _ = answer.send((done, date));
         });
         // The store's runtime ends with the simulation only.
-        answered.await.unwrap_or(Err(Error::NotImplemented { operation: what_ended(), implementer: "Wire".into() }))
+        let ended = || Err(Error::NotImplemented { operation: what_ended(), implementer: "Wire".into() });
+        let (done, date) = answered.await.unwrap_or_else(|_| (ended(), None));
+        if let (Some(dates), Some(date), Some(asked)) = (&self.dates, date, asked)
+            && done.as_ref().err().is_none_or(is_its_own)
+        {
+            dates.answered(if self.proxied { self.own_date() } else { date }, asked);
+        }
+        done
     }
+
+    /// What a proxy on the machine says that it is: whole seconds.
+    fn own_date(&self) -> Timestamp {
+        let wall = self.world.watching(|| self.world.clock(self.machine).wall());
+        Timestamp::from_millis(wall.as_millis().div_euclid(1000) * 1000)
+    }
+}
+
+/// Whether an answer is the store's own, and not that of something in between.
+fn is_its_own(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::NotFound { .. } | Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotModified { .. }
+    )
 }
 
 fn what_ended() -> String {
@@ -105,9 +137,7 @@ impl ObjectStore for Wire {
         };
         let body = bytes::Bytes::from(payload);
         self.auditor.sent(self.machine, location.as_ref(), &body);
-        if options.mode != PutMode::Overwrite {
-            self.world.sends(self.machine, location.as_ref());
-        }
+        self.world.sends(self.machine, location.as_ref());
         let what = format!("{how} {location}");
         self.send(what, async move { store.put_opts(&path, body.into(), options).await }).await
     }

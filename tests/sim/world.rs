@@ -1,6 +1,6 @@
 //! True time, and what each machine makes of it. Nothing here waits: time is moved to the next thing that is due.
 
-use crate::plan::Trap;
+use crate::events::Trap;
 use async_trait::async_trait;
 use leasehold::{
     Clock,
@@ -27,6 +27,9 @@ pub const SECOND: i64 = 1_000_000;
 /// A machine's clocks.
 #[derive(Debug, Default)]
 struct Machine {
+    /// By how much its monotonic clock is too fast, in millionths, and since when.
+    rate: i64,
+    origin: i64,
     /// For how long its monotonic clock has stood still so far.
     stood_still: i64,
     /// Since when it stands still.
@@ -54,7 +57,18 @@ struct Machine {
 
 impl Machine {
     fn monotonic(&self, now: i64) -> i64 {
-        self.still_since.unwrap_or(now) - self.stood_still
+        let ran = self.still_since.unwrap_or(now) - self.stood_still;
+        ran + (ran - self.origin) * self.rate / 1_000_000
+    }
+
+    /// When that clock will have come to this, in true time and never too early.
+    fn when(&self, monotonic: i64) -> i64 {
+        if self.rate == 0 {
+            return monotonic.saturating_add(self.stood_still);
+        }
+        let ran = i128::from(monotonic - self.origin) * 1_000_000 / i128::from(1_000_000 + self.rate);
+        let ran = i64::try_from(ran).unwrap_or(i64::MAX / 2);
+        self.origin.saturating_add(ran).saturating_add(self.stood_still).saturating_add(2)
     }
 
     fn wake(&mut self, now: i64) {
@@ -205,6 +219,14 @@ impl World {
         }
     }
 
+    /// Makes a machine's monotonic clock too fast from now on, by so many millionths, or too slow.
+    pub fn set_rate(&self, machine: usize, rate: i64) {
+        let mut state = self.lock();
+        let now = state.now;
+        let machine = &mut state.machines[machine];
+        (machine.rate, machine.origin) = (rate, now);
+    }
+
     /// Whether the wall clock of a machine has been within its bound ever since.
     pub fn sound_since(&self, machine: usize, since: i64) -> bool {
         self.lock().machines[machine].unsound_at < since
@@ -289,7 +311,7 @@ impl World {
         let state = self.lock();
         let next = state.machines.iter().filter_map(|machine| match machine.asleep_until {
             Some(until) => Some(until),
-            None => Some(machine.timers.keys().next()?.0.saturating_add(machine.stood_still)),
+            None => Some(machine.when(machine.timers.keys().next()?.0)),
         });
         next.min()
     }
@@ -308,8 +330,9 @@ impl World {
                 if machine.asleep_until.is_some() {
                     continue;
                 }
+                let monotonic = machine.monotonic(now);
                 while let Some(first) = machine.timers.first_entry()
-                    && first.key().0 <= now - machine.stood_still
+                    && first.key().0 <= monotonic
                 {
                     machine.dirty = true;
                     due.push(first.remove());

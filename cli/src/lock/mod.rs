@@ -9,7 +9,7 @@ use crate::{
     lease::{Asking, held},
     output,
     signals::{Heard, Signal, Signals, stand_still},
-    target::{Guard, Locked, Target, Wanted},
+    target::{GOODBYE, Guard, Locked, SHORT_GOODBYE, Target, Wanted, in_time, to_ask, to_open},
     view::Holder,
 };
 use child::{Child, Ended};
@@ -61,7 +61,7 @@ struct Run {
 /// A failure before the command was started is our own.
 fn own(failure: Failure) -> Failure {
     match failure.code {
-        HELD | TIMED_OUT | LOST | exit::NOT_FOUND | exit::NOT_EXECUTABLE => failure,
+        exit::USAGE | HELD | TIMED_OUT | LOST | exit::NOT_FOUND | exit::NOT_EXECUTABLE => failure,
         _ => Failure { code: exit::OWN_FAILURE, ..failure },
     }
 }
@@ -78,14 +78,14 @@ impl Lock {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
         let wanted = self.run.wanted(config);
         let mut signals = Signals::new().map_err(own)?;
-        let opened = match open(config, &mut signals).await? {
+        let opened = match open(config, self.wait, &mut signals).await? {
             Ok(opened) => opened,
             Err(signal) => return Ok(signal.exit_code()),
         };
-        match ask(&opened, &self.key, &wanted, self.wait.unwrap_or_default(), &mut signals).await.map_err(own)? {
+        match ask(config, &opened, &self.key, &wanted, self.wait, &mut signals).await.map_err(own)? {
             Asked::Told(signal) => Ok(signal.exit_code()),
             Asked::Held(holder, again) => {
-                let failure = held(&self.key, holder.as_ref(), again, self.wait);
+                let failure = held(config, &self.key, holder.as_ref(), again, self.wait);
                 Err(Failure { code: self.conflict_exit_code.unwrap_or(failure.code), ..failure })
             }
             Asked::Granted(guard) => match self.run.under(guard, &self.key, config, &mut signals).await? {
@@ -100,12 +100,12 @@ impl Elect {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
         let wanted = self.run.wanted(config);
         let mut signals = Signals::new().map_err(own)?;
-        let opened = match open(config, &mut signals).await? {
+        let opened = match open(config, None, &mut signals).await? {
             Ok(opened) => opened,
             Err(signal) => return Ok(signal.exit_code()),
         };
         loop {
-            match ask(&opened, &self.name, &wanted, duration::FOREVER, &mut signals).await {
+            match ask(config, &opened, &self.name, &wanted, Some(duration::FOREVER), &mut signals).await {
                 Ok(Asked::Told(signal)) => return Ok(signal.exit_code()),
                 Ok(Asked::Held(..)) => {}
                 Ok(Asked::Granted(guard)) => {
@@ -132,37 +132,49 @@ impl Elect {
 }
 
 /// Opens the store, unless somebody wants to go before it answers.
-async fn open(config: &Config, signals: &mut Signals) -> Result<Result<Target, Signal>, Failure> {
+async fn open(
+    config: &Config,
+    wait: Option<Duration>,
+    signals: &mut Signals,
+) -> Result<Result<Target, Signal>, Failure> {
     tokio::select! {
         biased;
-        opened = Target::open(config) => opened.map(Ok).map_err(own),
+        opened = in_time(config, to_open(config, wait), Target::open(config)) => opened.map(Ok).map_err(own),
         signal = signals.next() => Ok(Err(signal)),
     }
 }
 
 /// Asks for the key. Whoever is told to go while waiting leaves no lease behind.
 async fn ask(
+    config: &Config,
     opened: &Target,
     key: &Key,
     wanted: &Wanted,
-    wait: Duration,
+    wait: Option<Duration>,
     signals: &mut Signals,
 ) -> Result<Asked, Failure> {
-    let told = {
-        let locking = opened.lock(key, wanted, wait);
+    let asked = {
+        let locking = opened.lock(key, wanted, wait.unwrap_or_default());
         tokio::select! {
             biased;
-            locked = locking => {
-                return Ok(match locked? {
-                    Locked::Granted(guard) => Asked::Granted(guard),
-                    Locked::Held(holder, again) => Asked::Held(holder, again),
-                });
-            }
-            signal = signals.next() => signal,
+            locked = in_time(config, to_ask(config, wait), locking) => Ok(locked),
+            signal = signals.next() => Err(signal),
         }
     };
-    opened.say_goodbye(key).await;
-    Ok(Asked::Told(told))
+    match asked {
+        Ok(Ok(Locked::Granted(guard))) => Ok(Asked::Granted(guard)),
+        Ok(Ok(Locked::Held(holder, again))) => Ok(Asked::Held(holder, again)),
+        Ok(Err(failure)) => {
+            if failure.code == exit::UNAVAILABLE && wait.is_some_and(|wait| wait < duration::FOREVER) {
+                opened.say_goodbye(key, SHORT_GOODBYE).await;
+            }
+            Err(failure)
+        }
+        Err(signal) => {
+            opened.say_goodbye(key, GOODBYE).await;
+            Ok(Asked::Told(signal))
+        }
+    }
 }
 
 impl Run {
@@ -180,6 +192,7 @@ impl Run {
 
     /// Runs the command for as long as the guard is good, and gives the lease back when it is gone.
     async fn under(&self, guard: Guard, key: &Key, config: &Config, signals: &mut Signals) -> Result<Ended, Failure> {
+        tracing::info!(%key, fence = guard.fence(), lease = guard.lease_id(), "acquired");
         let mut child = match Child::start(&self.command, &guard, key, config) {
             Ok(child) => child,
             Err(failure) => {
@@ -195,11 +208,14 @@ impl Run {
                     if guard.is_valid() {
                         break Ended::Exited(code?);
                     }
-                    output::complain(format_args!("the lease on {key} was lost before the command had ended"));
+                    output::complain(format_args!(
+                        "the lease on {key} was lost before the command had ended, {}",
+                        why_invalid(&guard).await
+                    ));
                     break Ended::Lost(None);
                 }
-                taken_by = guard.lost() => {
-                    output::complain(lost(key, taken_by.as_ref()));
+                why = guard.lost() => {
+                    output::complain(format_args!("the lease on {key} is lost, {why}: stopping the command"));
                     break Ended::Lost(child.stop(self.kill_after, signals).await?);
                 }
                 heard = signals.heard() => match heard {
@@ -220,10 +236,13 @@ impl Run {
     }
 }
 
-fn lost(key: &Key, taken_by: Option<&Holder>) -> String {
-    match taken_by {
-        Some(holder) => format!("the lease on {key} is lost to {}: stopping the command", holder.who()),
-        None => format!("the lease on {key} is lost: stopping the command"),
+/// Why a guard is not valid any more. It is found out before it is told.
+async fn why_invalid(guard: &Guard) -> String {
+    let clock = SystemClock::new();
+    tokio::select! {
+        biased;
+        why = guard.lost() => why,
+        () = clock.sleep(Duration::from_secs(2)) => "its time was over before it was renewed".to_owned(),
     }
 }
 
@@ -236,6 +255,9 @@ async fn release(guard: Guard, key: &Key, limit: Duration, signals: &mut Signals
         _ = signals.next() => Some("told to go".to_owned()),
         () = clock.sleep(limit) => Some("no answer came in time".to_owned()),
     };
+    if failed.is_none() {
+        tracing::info!(%key, "released");
+    }
     if let Some(why) = failed {
         output::say(format_args!("warning: {key} could not be released and will expire by itself: {why}"));
     }

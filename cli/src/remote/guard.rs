@@ -1,10 +1,13 @@
 //! A lease of a service that is kept alive, and that says when it is lost.
 
 use super::{Refused, Remote};
-use crate::{view::Holder, wire};
-use leasehold::{Clock, Key, SystemClock, clock::Moment};
+use crate::{view::printable, wire};
+use leasehold::{
+    Clock, Key, SystemClock,
+    clock::{Moment, Timestamp},
+};
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -32,7 +35,10 @@ struct Tended {
 struct State {
     /// Counted from before the request was sent.
     deadline: Moment,
-    taken_by: Option<Holder>,
+    /// Since when the service fails the renewals, and how.
+    failing: Option<(Timestamp, String)>,
+    /// Why it is lost.
+    lost: Option<String>,
 }
 
 impl RemoteGuard {
@@ -45,7 +51,7 @@ impl RemoteGuard {
             fence: lease.fence,
             ttl: Duration::from_millis(lease.ttl_ms),
             clock: SystemClock::new(),
-            state: Mutex::new(State { deadline, taken_by: None }),
+            state: Mutex::new(State { deadline, failing: None, lost: None }),
             lost: CancellationToken::new(),
         });
         let keeper = AbortOnDropHandle::new(tokio::spawn(Arc::clone(&tended).keep()));
@@ -65,10 +71,10 @@ impl RemoteGuard {
         !self.tended.lost.is_cancelled() && !self.tended.left().is_zero()
     }
 
-    /// Resolves when it is lost, with who has it now if that is known.
-    pub(crate) async fn lost(&self) -> Option<Holder> {
+    /// Resolves when it is lost, with why.
+    pub(crate) async fn lost(&self) -> String {
         self.tended.lost.cancelled().await;
-        self.tended.state.lock().unwrap_or_else(PoisonError::into_inner).taken_by.clone()
+        self.tended.state().lost.clone().unwrap_or_default()
     }
 
     /// Gives it back. A renewal that is under way must not come after that.
@@ -81,9 +87,26 @@ impl RemoteGuard {
 }
 
 impl Tended {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn left(&self) -> Duration {
-        let deadline = self.state.lock().unwrap_or_else(PoisonError::into_inner).deadline;
+        let deadline = self.state().deadline;
         deadline.since(self.clock.monotonic())
+    }
+
+    fn lose(&self, why: String) {
+        self.state().lost = Some(why);
+        self.lost.cancel();
+    }
+
+    /// Why it is over without anybody having taken it.
+    fn why_over(&self) -> String {
+        match &self.state().failing {
+            Some((since, why)) => format!("its time was over: the service failed since {since} ({why})"),
+            None => "its time was over before it was renewed".to_owned(),
+        }
     }
 
     async fn keep(self: Arc<Self>) {
@@ -92,24 +115,24 @@ impl Tended {
         loop {
             self.clock.sleep(pause.min(self.left())).await;
             if self.left().is_zero() {
-                return self.lost.cancel();
+                return self.lose(self.why_over());
             }
             let sent = self.clock.monotonic();
             let within = self.left().min(self.ttl / 3);
             match self.remote.renew(&self.key, &self.lease_id, None, Some(within)).await {
                 Ok(lease) => {
-                    let deadline = sent.plus(lease.lasts());
-                    self.state.lock().unwrap_or_else(PoisonError::into_inner).deadline = deadline;
+                    let mut state = self.state();
+                    (state.deadline, state.failing) = (sent.plus(lease.lasts()), None);
                     pause = self.ttl / 3;
                 }
                 Err(Refused::Problem(problem)) if problem.code == "lost" => {
-                    let taken_by = problem.holder.as_deref().map(Holder::from);
-                    self.state.lock().unwrap_or_else(PoisonError::into_inner).taken_by = taken_by;
-                    return self.lost.cancel();
+                    return self.lose(printable(problem.why()));
                 }
                 // The old deadline stands; ask again soon.
                 Err(refused) => {
-                    tracing::warn!(key = %self.key, ?refused, "the lease could not be renewed");
+                    tracing::warn!(key = %self.key, %refused, "the lease could not be renewed: trying again while there is time");
+                    let since = self.state().failing.take().map_or_else(|| self.clock.wall(), |(since, _)| since);
+                    self.state().failing = Some((since, refused.to_string()));
                     pause = self.ttl / 12;
                 }
             }

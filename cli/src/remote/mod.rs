@@ -21,6 +21,7 @@ use reqwest::{Client, Method, RequestBuilder, Url};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use std::{
+    fmt,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -59,6 +60,17 @@ impl Refused {
     }
 }
 
+/// For a sentence.
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // It may quote what somebody else has written.
+            Self::Problem(problem) => f.write_str(&printable(&problem.detail)),
+            Self::Silent(why) => f.write_str(why),
+        }
+    }
+}
+
 impl From<Refused> for Failure {
     fn from(refused: Refused) -> Self {
         match refused {
@@ -76,7 +88,6 @@ impl From<Refused> for Failure {
                     "unauthorized" => "; set LEASEHOLD_TOKEN, or LEASEHOLD_TOKEN_FILE",
                     _ => "",
                 };
-                // It may quote what somebody else has written.
                 Self::new(code, format!("{}{hint}", printable(&problem.detail)))
             }
         }
@@ -92,7 +103,7 @@ pub(crate) struct Remote {
     client: Client,
     clock: SystemClock,
     /// The request for a lease that has no answer yet, under a key that only we know.
-    asking: Arc<Mutex<Option<Wanted>>>,
+    asking: Arc<Mutex<Option<(Key, Wanted)>>>,
 }
 
 impl Remote {
@@ -198,30 +209,34 @@ impl Remote {
         wanted: &Wanted,
         wait: Duration,
     ) -> Result<(wire::Lease, Moment), Refused> {
-        let KeyJson { key, key_b64 } = key.clone().into();
-        let id = wanted.request_id.clone().unwrap_or_else(|| LeaseId::random(&OsGenerator::new()).to_string());
+        let id = wanted.request_id.clone().unwrap_or_else(|| self.id_of(key));
         if wanted.request_id.is_none() {
-            self.note(Some(Wanted { request_id: Some(id.clone()), ..wanted.clone() }));
+            self.note(Some((key.clone(), Wanted { request_id: Some(id.clone()), ..wanted.clone() })));
         }
+        let KeyJson { key, key_b64 } = key.clone().into();
         let until = self.clock.monotonic().plus(wait);
         loop {
-            let slice = until.since(self.clock.monotonic()).min(SLICE);
+            let left = until.since(self.clock.monotonic());
+            let slice = left.min(SLICE);
             let body = wire::Acquire {
                 namespace: Some(self.namespace.to_string()),
                 key: key.clone(),
                 key_b64: key_b64.clone(),
                 owner: wanted.owner.clone(),
-                ttl_ms: millis(wanted.ttl),
+                ttl_ms: wanted.ttl.map(millis),
                 wait_ms: u32::try_from(slice.as_millis()).unwrap_or(u32::MAX),
                 note: wanted.note.clone(),
             };
-            let request = self.post("/v1/acquire", &body).header(wire::IDEMPOTENCY_KEY, &id);
+            let mut request = self.post("/v1/acquire", &body).header(wire::IDEMPOTENCY_KEY, &id);
+            if left > slice {
+                request = request.header(wire::WAIT, wire::CONTINUES);
+            }
             match self.ask_when(request, slice + ANSWER).await {
                 // The service may have waited for less than it was asked to.
                 Err(refused) if matches!(refused.code(), "held" | "timed_out") && self.clock.monotonic() < until => {}
                 answer => {
-                    // With no answer nobody knows yet.
-                    if !matches!(answer, Err(Refused::Silent(_))) {
+                    // With no answer, or one that the outcome is not known, it may have been granted.
+                    if !answer.as_ref().is_err_and(Refused::is_retryable) {
                         self.note(None);
                     }
                     return answer;
@@ -230,18 +245,27 @@ impl Remote {
         }
     }
 
-    fn note(&self, asking: Option<Wanted>) {
+    /// The key by which a request is repeated: that of one before it that has not been answered, or a new one. A grant that
+    /// was not heard of would stand in the way of its own holder.
+    fn id_of(&self, key: &Key) -> String {
+        let asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        let unanswered =
+            asking.as_ref().filter(|(asked, _)| asked == key).and_then(|(_, wanted)| wanted.request_id.clone());
+        unanswered.unwrap_or_else(|| LeaseId::random(&OsGenerator::new()).to_string())
+    }
+
+    fn note(&self, asking: Option<(Key, Wanted)>) {
         *self.asking.lock().unwrap_or_else(PoisonError::into_inner) = asking;
     }
 
     /// Gives back what a request that was given up may have been granted: the same one again says what it was.
     pub(crate) async fn take_back(&self, key: &Key) {
         let asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(wanted) = asking else { return };
+        let Some((_, wanted)) = asking else { return };
         if let Ok((lease, _)) = self.acquire(key, &wanted, Duration::ZERO).await
             && let Err(refused) = self.release(key, &lease.lease_id).await
         {
-            tracing::warn!(%key, ?refused, "a lease that nobody wants could not be given back: it will expire");
+            tracing::warn!(%key, %refused, "a lease that nobody wants could not be given back: it will expire");
         }
     }
 

@@ -1,7 +1,10 @@
 //! What this process knows without asking the store: who holds what, what happened lately, how many requests were made.
 //! All of it is bounded.
 
-use crate::wire::{HeldBy, KeyStatus, Lease, Problem};
+use crate::{
+    view::printable,
+    wire::{HeldBy, KeyStatus, Lease, Problem},
+};
 use leasehold::{
     Key, KeyJson, Namespace, Store,
     clock::{Clock, Timestamp},
@@ -57,9 +60,18 @@ pub(super) struct Sample {
 #[derive(Debug)]
 pub(super) struct Board(Mutex<Inner>);
 
+/// A lease that is held, as far as is known.
+#[derive(Debug, Clone)]
+struct Known {
+    held: HeldBy,
+    /// Whether it is granted and renewed by this process, which then knows when it ends. One that was read may have been
+    /// renewed by another process since.
+    ours: bool,
+}
+
 #[derive(Debug, Default)]
 struct Inner {
-    leases: BTreeMap<Name, HeldBy>,
+    leases: BTreeMap<Name, Known>,
     events: VecDeque<Event>,
     /// Keys that were last seen free: what the index says of them is old.
     free: BTreeSet<Name>,
@@ -76,7 +88,7 @@ impl Inner {
 
     /// Takes a lease off the board, if it is the one that is there.
     fn remove(&mut self, name: &Name, lease_id: &str) -> Option<HeldBy> {
-        self.leases.get(name).filter(|held| held.lease_id == lease_id)?;
+        self.leases.get(name).filter(|known| known.held.lease_id == lease_id)?;
         self.free(name)
     }
 
@@ -85,17 +97,17 @@ impl Inner {
             self.free.clear();
         }
         self.free.insert(name.clone());
-        self.leases.remove(name)
+        self.leases.remove(name).map(|known| known.held)
     }
 
-    fn put(&mut self, name: Name, held: HeldBy) {
+    fn put(&mut self, name: Name, held: HeldBy, ours: bool) {
         self.free.remove(&name);
-        self.leases.insert(name, held);
+        self.leases.insert(name, Known { held, ours });
         if self.leases.len() > LEASES {
             // A tenth at a time, those first that end first: looking for them is not cheap.
-            let mut ends: Vec<i64> = self.leases.values().map(|held| held.expires_ms).collect();
+            let mut ends: Vec<i64> = self.leases.values().map(|known| known.held.expires_ms).collect();
             let (_, &mut last, _) = ends.select_nth_unstable(LEASES / 10);
-            self.leases.retain(|_, held| held.expires_ms > last);
+            self.leases.retain(|_, known| known.held.expires_ms > last);
         }
     }
 }
@@ -110,34 +122,37 @@ impl Board {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lease was granted, or asked for again by the one who has it.
-    pub(super) fn granted(&self, now: Timestamp, grant: &Grant, note: Option<&str>) {
+    /// A lease was granted, or asked for again by the one who has it. Hands back whose it was before, if that one let it expire.
+    pub(super) fn granted(&self, now: Timestamp, grant: &Grant, note: Option<&str>) -> Option<HeldBy> {
         let (name, now) = (name_of(grant), now.as_millis());
         let mut inner = self.lock();
-        let before = inner.leases.get(&name).cloned();
+        let before = inner.leases.get(&name).map(|known| known.held.clone());
         let again = before.as_ref().filter(|held| held.lease_id == grant.lease_id().to_string());
         let held = HeldBy { granted_ms: again.map_or(now, |held| held.granted_ms), ..held(grant, now, note) };
+        let mut expired = None;
         if again.is_none() {
             // Nobody else can have been given it while the one before it was alive and had not given it back. A hand-over
             // may be told by the one who takes before the one who gives.
             if let Some(gone) = before {
                 let what = if gone.expires_ms <= now { "expired" } else { "released" };
                 inner.tell(gone.expires_ms.min(now), what, &name, &gone.owner, gone.fence);
+                expired = (gone.expires_ms <= now).then_some(gone);
             }
             inner.tell(now, "granted", &name, &held.owner, held.fence);
         }
-        inner.put(name, held);
+        inner.put(name, held, true);
+        expired
     }
 
     pub(super) fn renewed(&self, now: Timestamp, grant: &Grant) {
         let name = name_of(grant);
         let mut inner = self.lock();
-        let before = inner.leases.get(&name).filter(|held| held.lease_id == grant.lease_id().to_string()).cloned();
-        let held = match before {
+        let before = inner.leases.get(&name).map(|known| known.held.clone());
+        let held = match before.filter(|held| held.lease_id == grant.lease_id().to_string()) {
             Some(before) => HeldBy { granted_ms: before.granted_ms, note: before.note, ..held(grant, 0, None) },
             None => held(grant, now.as_millis(), None),
         };
-        inner.put(name, held);
+        inner.put(name, held, true);
     }
 
     pub(super) fn released(&self, now: Timestamp, name: Name, lease_id: &str) {
@@ -154,7 +169,7 @@ impl Board {
             inner.tell(now.as_millis(), "lost", &name, &gone.owner, gone.fence);
         }
         if let Some(taken) = &problem.holder {
-            inner.put(name, (**taken).clone());
+            inner.put(name, (**taken).clone(), false);
         }
     }
 
@@ -163,19 +178,28 @@ impl Board {
         let name = (status.namespace.clone(), status.key.clone(), status.key_b64.clone());
         let mut inner = self.lock();
         match &status.holder {
-            Some(held) => inner.put(name, held.clone()),
+            Some(held) => {
+                let known = inner.leases.get(&name).filter(|known| known.held.lease_id == held.lease_id);
+                let ours = known.is_some_and(|known| known.ours);
+                inner.put(name, held.clone(), ours);
+            }
             None => drop(inner.free(&name)),
         }
     }
 
-    /// Takes what has ended off the board. `now` is by the clock of this machine, which grants by it too.
+    /// Takes what has ended off the board. `now` is by the clock of this machine, which grants by it too. Nothing is told
+    /// of a lease that another process may have renewed: it is not known any more, that is all.
     pub(super) fn prune(&self, now: Timestamp) {
         let mut inner = self.lock();
         let now = now.as_millis();
-        let ended = inner.leases.iter().filter(|(_, held)| held.expires_ms <= now);
-        let ended: Vec<(Name, HeldBy)> = ended.map(|(name, held)| (name.clone(), held.clone())).collect();
+        inner.leases.retain(|_, known| known.ours || known.held.expires_ms > now);
+        let ended = inner.leases.iter().filter(|(_, known)| known.held.expires_ms <= now);
+        let ended: Vec<(Name, HeldBy)> = ended.map(|(name, known)| (name.clone(), known.held.clone())).collect();
         for (name, gone) in ended {
             inner.free(&name);
+            let (namespace, key, _) = &name;
+            let key = printable(key.as_deref().unwrap_or("(not UTF-8)"));
+            tracing::info!(namespace, key, owner = printable(&gone.owner), fence = gone.fence, "expired");
             inner.tell(gone.expires_ms, "expired", &name, &gone.owner, gone.fence);
         }
     }
@@ -203,11 +227,22 @@ impl Board {
         self.lock().leases.len()
     }
 
-    /// Those that end first, up to a limit.
-    pub(super) fn leases(&self, limit: usize) -> Vec<KeyStatus> {
+    /// A page of those whose namespace, key or owner has the text in it, in the order of their keys, and how many there
+    /// are.
+    pub(super) fn leases(&self, find: &str, skip: usize, limit: usize) -> (Vec<KeyStatus>, usize) {
+        let find = find.to_lowercase();
+        let fits = |text: &str| text.to_lowercase().contains(&find);
         let inner = self.lock();
-        let mut leases: Vec<_> = inner.leases.iter().collect();
-        leases.sort_by_key(|(_, held)| held.expires_ms);
+        let leases = inner.leases.iter().map(|(name, known)| (name, &known.held));
+        let fitting = leases.filter(|((namespace, key, key_b64), held)| {
+            find.is_empty()
+                || [Some(namespace), key.as_ref(), key_b64.as_ref(), Some(&held.owner)]
+                    .into_iter()
+                    .flatten()
+                    .any(|text| fits(text))
+        });
+        let found: Vec<_> = fitting.collect();
+        let total = found.len();
         let status = |(name, held): (&Name, &HeldBy)| KeyStatus {
             namespace: name.0.clone(),
             key: name.1.clone(),
@@ -217,7 +252,7 @@ impl Board {
             waited_for: false,
             written_ms: None,
         };
-        leases.into_iter().take(limit).map(status).collect()
+        (found.into_iter().skip(skip).take(limit).map(status).collect(), total)
     }
 
     /// Whether a key is held, as far as is known here.

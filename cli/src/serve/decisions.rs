@@ -1,8 +1,8 @@
 //! Transaction decisions over HTTP.
 
-use super::{App, input::Body, input::Transaction};
+use super::{App, answer::Json, input::Body, input::Transaction};
 use crate::wire::{Decide, Decided, Problem, Txn, TxnAnswer};
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{extract::State, http::StatusCode};
 use leasehold::{
     Clock, ErrorKind,
     decision::{self, TxnId},
@@ -20,7 +20,8 @@ fn begun(app: &App, txn: TxnId) -> Result<TxnId, Problem> {
 }
 
 /// Begin a transaction: a new id, which says when it began. Nothing is stored.
-#[utoipa::path(post, path = "/v1/txns", tag = "decisions", responses((status = 200, body = Txn)))]
+#[utoipa::path(post, path = "/v1/txns", tag = "decisions",
+    responses((status = 200, body = Txn, description = "A new transaction, undecided")))]
 pub(super) async fn begin(State(app): State<App>) -> Json<Txn> {
     let txn = app.store.decisions().begin();
     Json(Txn { txn: txn.to_string(), begun_ms: txn.begun().as_millis(), answer: TxnAnswer::Undecided })
@@ -29,7 +30,7 @@ pub(super) async fn begin(State(app): State<App>) -> Json<Txn> {
 /// What was decided. `forgotten` does not mean aborted.
 #[utoipa::path(get, path = "/v1/txns/{txn}", tag = "decisions",
     params(("txn" = String, Path, pattern = "^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$", description = "A UUID of version 7")),
-    responses((status = 200, body = Txn)))]
+    responses((status = 200, body = Txn, description = "What is known of it")))]
 pub(super) async fn read(State(app): State<App>, Transaction(txn): Transaction) -> Result<Json<Txn>, Problem> {
     let answer = app.store.decisions().decision(begun(&app, txn)?).await?.into();
     Ok(Json(Txn { txn: txn.to_string(), begun_ms: txn.begun().as_millis(), answer }))
@@ -38,7 +39,7 @@ pub(super) async fn read(State(app): State<App>, Transaction(txn): Transaction) 
 /// Decide, unless that was done already: then the answer is what was decided.
 #[utoipa::path(post, path = "/v1/txns/{txn}/decide", tag = "decisions", request_body = Decide,
     params(("txn" = String, Path, pattern = "^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$", description = "A UUID of version 7")),
-    responses((status = 200, body = Decided)))]
+    responses((status = 200, body = Decided, description = "What was decided, now or before")))]
 pub(super) async fn decide(
     State(app): State<App>,
     Transaction(txn): Transaction,

@@ -21,7 +21,7 @@ const ALIVE: Duration = Duration::from_secs(15);
 #[utoipa::path(get, path = "/v1/watch", tag = "leases",
     params(("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out"),
            ("key" = String, Query, min_length = 1, max_length = 1024, description = "The key")),
-    responses((status = 200, content_type = "text/event-stream", body = String)))]
+    responses((status = 200, content_type = "text/event-stream", body = String, description = "What there is, then every change of it, as server-sent events")))]
 pub(super) async fn watch(State(app): State<App>, query: Query) -> Result<Response, Problem> {
     let query = query.only(&["namespace", "key"])?;
     let (leases, key) = query.key(&app, "key")?;
@@ -33,7 +33,7 @@ pub(super) async fn watch(State(app): State<App>, query: Query) -> Result<Respon
 #[utoipa::path(get, path = "/v1/elections/observe", tag = "elections",
     params(("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out"),
            ("name" = String, Query, min_length = 1, max_length = 1024, description = "The election")),
-    responses((status = 200, content_type = "text/event-stream", body = String)))]
+    responses((status = 200, content_type = "text/event-stream", body = String, description = "Who leads, then every new leader, as server-sent events")))]
 pub(super) async fn observe(State(app): State<App>, query: Query) -> Result<Response, Problem> {
     let query = query.only(&["namespace", "name"])?;
     let (leases, key) = query.key(&app, "name")?;

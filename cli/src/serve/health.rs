@@ -1,6 +1,6 @@
 //! For those who look after the service: alive, ready, metrics. None of it is activity.
 
-use super::App;
+use super::{App, clock::WrongClock};
 use crate::wire::Problem;
 use axum::{extract::State, http::header, response::IntoResponse};
 use leasehold::{Clock, Key, clock::Moment};
@@ -19,16 +19,21 @@ const SECONDS: [f64; 12] = [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.,
 pub(super) struct Pulse(Option<(Moment, Result<(), Problem>)>);
 
 /// The process is there.
-#[utoipa::path(get, path = "/livez", tag = "health", responses((status = 200, content_type = "text/plain", body = String)))]
+#[utoipa::path(get, path = "/livez", tag = "health",
+    responses((status = 200, content_type = "text/plain", body = String, description = "The process is there")))]
 pub(super) async fn live() -> &'static str {
     "ok\n"
 }
 
 /// The store answers, the clocks agree, and the service is not going down.
-#[utoipa::path(get, path = "/readyz", tag = "health", responses((status = 200, content_type = "text/plain", body = String)))]
+#[utoipa::path(get, path = "/readyz", tag = "health",
+    responses((status = 200, content_type = "text/plain", body = String, description = "It can do its work")))]
 pub(super) async fn ready(State(app): State<App>) -> Result<&'static str, Problem> {
     if app.draining.is_cancelled() {
         return Err(Problem::draining());
+    }
+    if let Some(wrong) = WrongClock::of(&app.store) {
+        return Err(Problem::new("clock_skew", wrong.to_string()));
     }
     if !app.store.trusts_clock() {
         return Err(Problem::new(
@@ -45,6 +50,7 @@ pub(super) async fn ready(State(app): State<App>) -> Result<&'static str, Proble
             // One read, of a key that nobody has.
             let read = app.store.leases("default")?.peek(&Key::new(".readyz")?).await;
             let answer = read.map(drop).map_err(Problem::from);
+            app.trouble.note(app.clock.wall(), &answer);
             pulse.0 = Some((app.clock.monotonic(), answer.clone()));
             answer
         }
@@ -53,10 +59,12 @@ pub(super) async fn ready(State(app): State<App>) -> Result<&'static str, Proble
 }
 
 /// Everything that is counted, for Prometheus.
-#[utoipa::path(get, path = "/metrics", tag = "health", responses((status = 200, content_type = "text/plain", body = String)))]
+#[utoipa::path(get, path = "/metrics", tag = "health",
+    responses((status = 200, content_type = "text/plain", body = String, description = "In the text format of Prometheus")))]
 pub(super) async fn metrics(State(app): State<App>) -> impl IntoResponse {
     gauge!("leasehold_idle_seconds").set(app.store.idle_for().as_secs_f64());
     gauge!("leasehold_clock_trusted").set(f64::from(u8::from(app.store.trusts_clock())));
+    gauge!("leasehold_clock_wrong").set(f64::from(u8::from(WrongClock::of(&app.store).is_some())));
     if let Some(skew) = app.store.skew() {
         gauge!("leasehold_clock_skew_seconds").set(skew.as_secs_f64());
     }
@@ -83,6 +91,7 @@ pub(super) fn install() -> Result<PrometheusHandle, BuildError> {
     describe_gauge!("leasehold_http_waiting_limit", "How many may");
     describe_gauge!("leasehold_idle_seconds", "How long nobody has asked for anything");
     describe_gauge!("leasehold_clock_trusted", "Whether the clocks of this machine and the store agree");
+    describe_gauge!("leasehold_clock_wrong", "Whether they are certainly further apart than max_clock_skew");
     describe_gauge!("leasehold_clock_skew_seconds", "How far they are apart, as far as is known");
     describe_gauge!("leasehold_sweep_running", "Whether the sweeper is at work");
     describe_gauge!("leasehold_known_leases", "Leases that this process knows to be held");

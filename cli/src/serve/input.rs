@@ -50,10 +50,27 @@ fn parse<T: DeserializeOwned>(bytes: Bytes) -> Result<Body<T>, Problem> {
     if bytes.trim_ascii_start().starts_with(b"[") {
         return Err(Problem::invalid("a body is a JSON object, this is a list"));
     }
-    serde_json::from_slice(&bytes).map(Body).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data => Problem::invalid(error.to_string()),
-        _ => Problem::new("invalid_json", error.to_string()),
-    })
+    let mut json = serde_json::Deserializer::from_slice(&bytes);
+    let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let field = error.path().to_string();
+        wrong(error.inner(), Some(field.as_str()).filter(|field| *field != "."))
+    })?;
+    json.end().map_err(|error| wrong(&error, None))?;
+    Ok(Body(parsed))
+}
+
+/// What is wrong with a body, and with which of its fields.
+fn wrong(error: &serde_json::Error, field: Option<&str>) -> Problem {
+    let text = error.to_string();
+    if error.classify() != serde_json::error::Category::Data {
+        return Problem::new("invalid_json", text);
+    }
+    // Where it stands in the text says less than its name.
+    let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
+    match field {
+        Some(field) if !text.contains(&format!("`{field}`")) => Problem::invalid(format!("`{field}`: {text}")),
+        _ => Problem::invalid(text),
+    }
 }
 
 /// All of a body. One that is too long is read on for a while and thrown away: a client that is cut off in the middle of its

@@ -1,11 +1,19 @@
 //! Leases and elections over HTTP: acquire, renew, release, get, list, check.
 
-use super::{App, board, board::seen, input::Body, input::Query, limits};
+use super::{
+    App,
+    answer::{Json, line},
+    board,
+    board::seen,
+    input::Body,
+    input::Query,
+    limits, log,
+    places::{Place, Waiting},
+};
 use crate::wire::{
     self, Acquire, Campaign, Check, Checked, HeldBy, KeyList, KeyStatus, Leader, Lease, Problem, Release, Renew,
 };
 use axum::{
-    Json,
     body::{Body as HttpBody, Bytes},
     extract::State,
     http::{HeaderMap, header},
@@ -35,7 +43,7 @@ pub(super) async fn acquire(
         namespace: body.namespace,
         key,
         owner: body.owner,
-        ttl: Duration::from_millis(body.ttl_ms),
+        ttl: body.ttl_ms.map(Duration::from_millis),
         wait: Duration::from_millis(body.wait_ms.into()),
         note: body.note,
     };
@@ -55,7 +63,7 @@ pub(super) async fn campaign(
         namespace: body.namespace,
         key: Key::new(body.name)?,
         owner: body.candidate,
-        ttl: Duration::from_millis(body.ttl_ms),
+        ttl: body.ttl_ms.map(Duration::from_millis),
         wait: Duration::from_millis(body.wait_ms.into()),
         note: body.note,
     };
@@ -66,7 +74,7 @@ struct Wanted {
     namespace: Option<String>,
     key: Key,
     owner: String,
-    ttl: Duration,
+    ttl: Option<Duration>,
     wait: Duration,
     note: Option<String>,
 }
@@ -74,7 +82,7 @@ struct Wanted {
 async fn grant(app: App, headers: &HeaderMap, wanted: Wanted) -> Result<Response, Problem> {
     let came = app.clock.monotonic();
     let leases = app.store.leases(wire::namespace(wanted.namespace.as_deref())?)?;
-    let mut request = Request::new(wanted.ttl)?.owner(wanted.owner)?;
+    let mut request = Request::new(wanted.ttl.unwrap_or(app.default_ttl))?.owner(wanted.owner.clone())?;
     if let Some(note) = &wanted.note {
         request = request.note(note.clone())?;
     }
@@ -88,25 +96,66 @@ async fn grant(app: App, headers: &HeaderMap, wanted: Wanted) -> Result<Response
         request = request.request_id(id)?;
     }
     let wait = wanted.wait.min(app.max_wait);
-    let acquired = if wait.is_zero() {
-        leases.acquire(&wanted.key, &request).await?
-    } else {
-        let _seat = app.seat()?;
-        tokio::select! {
-            biased;
-            acquired = leases.acquire_within(&wanted.key, &request, wait) => acquired?,
-            () = app.draining.cancelled() => return Err(Problem::draining()),
+    let continues = headers.get(wire::WAIT).is_some_and(|value| value == wire::CONTINUES);
+    let namespace = wire::namespace(wanted.namespace.as_deref())?;
+    let place = id.map(|id| Place { namespace, key: wanted.key.clone(), owner: wanted.owner, id: id.to_owned() });
+    let kept = place.as_ref().and_then(|place| app.places.take(place));
+    let acquired = match (place, kept) {
+        (Some(place), kept) if kept.is_some() || continues && !wait.is_zero() => {
+            in_line(&app, &leases, (place, kept), &request, wait, continues).await?
+        }
+        _ if wait.is_zero() => leases.acquire(&wanted.key, &request).await?,
+        _ => {
+            let _seat = app.seat()?;
+            tokio::select! {
+                biased;
+                acquired = leases.acquire_within(&wanted.key, &request, wait) => acquired?,
+                () = app.draining.cancelled() => return Err(Problem::draining()),
+            }
         }
     };
     match acquired {
         Acquired::Held(held) => Err(Problem::held(&held, !wanted.wait.is_zero())),
         Acquired::Granted(grant) => {
-            app.board.granted(app.clock.wall(), &grant, wanted.note.as_deref());
+            let before = app.board.granted(app.clock.wall(), &grant, wanted.note.as_deref());
+            log::granted(&grant, before.as_ref());
             // First how long it was here: what passes between the two makes the lease seem shorter.
             let waited = app.clock.monotonic().since(came);
-            let body = serde_json::to_vec(&Lease::of(&grant, waited)).unwrap_or_default();
+            let body = line(&Lease::of(&grant, waited));
             let owed = id.is_none().then(|| Owed { app, leases, grant: Some(grant) });
             Ok(hand_over(body.into(), owed))
+        }
+    }
+}
+
+/// Waits in the place that was kept for this client, or at the end of the line, and keeps it when the time is up.
+async fn in_line(
+    app: &App,
+    leases: &Leases,
+    (place, kept): (Place, Option<Waiting>),
+    request: &Request,
+    wait: Duration,
+    continues: bool,
+) -> Result<Acquired, Problem> {
+    let mut waiting = match kept {
+        Some(waiting) => waiting,
+        None => Waiting::new(leases, &place.key, request.clone(), app.seat()?),
+    };
+    let done = tokio::select! {
+        biased;
+        done = waiting.within(app, wait) => done,
+        () = app.draining.cancelled() => return Err(Problem::draining()),
+    };
+    match done {
+        Some(acquired) => Ok(acquired?),
+        None if continues => {
+            app.places.keep(app, place, waiting);
+            Err(Problem::new("timed_out", "another one holds it: ask again at once, the place in the line is kept"))
+        }
+        None => {
+            drop(waiting);
+            // To say who has it.
+            Ok(leases.acquire(&place.key, request).await?)
         }
     }
 }
@@ -176,6 +225,7 @@ pub(super) async fn release(State(app): State<App>, Body(body): Body<Release>) -
     let key = wire::key(body.key, body.key_b64)?;
     let name = board::name(&namespace, &key);
     app.store.leases(namespace)?.release_by_id(&key, wire::lease_id(&body.lease_id)?).await?;
+    log::released(&key, &body.lease_id);
     app.board.released(app.clock.wall(), name, &body.lease_id);
     Ok(Json(Released { released: true }))
 }
@@ -198,7 +248,7 @@ pub(super) struct Released {
     params(("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out"),
            ("key" = String, Query, min_length = 1, max_length = 1024, description = "The key, percent-encoded if it is not UTF-8"),
            ("peek" = Option<bool>, Query, description = "Write nothing, and do not count as activity")),
-    responses((status = 200, body = KeyStatus)))]
+    responses((status = 200, body = KeyStatus, description = "Who holds it, if anybody does")))]
 pub(super) async fn get(State(app): State<App>, query: Query) -> Result<Json<KeyStatus>, Problem> {
     let query = query.only(&["namespace", "key", "peek"])?;
     let (leases, key) = query.key(&app, "key")?;
@@ -213,7 +263,7 @@ pub(super) async fn get(State(app): State<App>, query: Query) -> Result<Json<Key
            ("after" = Option<String>, Query, pattern = "^[a-z0-9!_-]{1,210}$", description = "`next` of the page before"),
            ("limit" = Option<u32>, Query, minimum = 1, maximum = 500, description = "100 if left out"),
            ("held" = Option<bool>, Query, description = "Only those that are held; pages may be shorter then")),
-    responses((status = 200, body = KeyList)))]
+    responses((status = 200, body = KeyList, description = "A page of keys, and where the next one begins")))]
 pub(super) async fn list(State(app): State<App>, query: Query) -> Result<Json<KeyList>, Problem> {
     let query = query.only(&["namespace", "prefix", "after", "limit", "held"])?;
     let (leases, only_held) = (query.leases(&app)?, query.flag("held")?);
@@ -237,7 +287,7 @@ pub(super) async fn list(State(app): State<App>, query: Query) -> Result<Json<Ke
 /// For a resource that cannot remember the highest fence that it has seen. One that can is safer: a fence can become old
 /// between this answer and the write.
 #[utoipa::path(post, path = "/v1/check", tag = "leases", request_body = Check,
-    responses((status = 200, body = Checked)))]
+    responses((status = 200, body = Checked, description = "Whether it is, and the highest fence that is known")))]
 pub(super) async fn check(State(app): State<App>, Body(body): Body<Check>) -> Result<Json<Checked>, Problem> {
     let leases = app.store.leases(wire::namespace(body.namespace.as_deref())?)?;
     let status = leases.peek(&wire::key(body.key, body.key_b64)?).await?;
@@ -249,7 +299,7 @@ pub(super) async fn check(State(app): State<App>, Body(body): Body<Check>) -> Re
 #[utoipa::path(get, path = "/v1/elections/leader", tag = "elections",
     params(("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out"),
            ("name" = String, Query, min_length = 1, max_length = 1024, description = "The election")),
-    responses((status = 200, body = Leader)))]
+    responses((status = 200, body = Leader, description = "The leader, or none")))]
 pub(super) async fn leader(State(app): State<App>, query: Query) -> Result<Json<Leader>, Problem> {
     let query = query.only(&["namespace", "name"])?;
     let (leases, key) = query.key(&app, "name")?;

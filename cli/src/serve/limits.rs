@@ -1,6 +1,6 @@
 //! How much of it a client may have: bytes, time, connections, and places to wait in.
 
-use super::App;
+use super::{App, answer::line};
 use crate::wire::Problem;
 use axum_server::accept::Accept;
 use leasehold::{Clock, SystemClock};
@@ -120,10 +120,11 @@ fn after(matched: usize, bytes: &[u8]) -> usize {
 }
 
 fn too_late() -> Vec<u8> {
-    let body = serde_json::to_string(&Problem::new("slow_request", "the headers did not arrive in time"));
-    let body = body.unwrap_or_default();
+    let body = line(&Problem::new("slow_request", "the headers did not arrive in time"));
     let head = "HTTP/1.1 408 Request Timeout\r\ncontent-type: application/problem+json\r\nconnection: close";
-    format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
+    let mut answer = format!("{head}\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();
+    answer.extend(body);
+    answer
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin> AsyncRead for Patient<I> {

@@ -1,16 +1,22 @@
 //! `leasehold serve`: the lock service, HTTP and JSON over the library, with its idle sweeper running.
 
+#![allow(clippy::result_large_err, reason = "a problem is made once and sent as the answer")]
+
+mod answer;
 mod auth;
 mod board;
+mod clock;
 mod decisions;
 mod events;
 mod health;
 mod input;
 mod leases;
 mod limits;
+mod log;
 mod openapi;
 mod overview;
 mod page;
+mod places;
 mod problem;
 mod routes;
 mod sweeps;
@@ -28,7 +34,7 @@ use axum_server::{
     tls_rustls::{RustlsAcceptor, RustlsConfig},
 };
 use hyper_util::rt::TokioTimer;
-use leasehold::{Clock, Store, SystemClock, clock::Moment};
+use leasehold::{Clock, Settings, Store, SystemClock, clock::Moment};
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::{
     net::{SocketAddr, TcpListener},
@@ -86,11 +92,15 @@ struct Shared {
     loopback_only: bool,
     max_wait: Duration,
     idle_grace: Duration,
+    /// For requests that name none.
+    default_ttl: Duration,
     /// Places to wait in, and how many there are.
     seats: Arc<Semaphore>,
     max_waiting: usize,
     board: Board,
     pulse: tokio::sync::Mutex<Pulse>,
+    trouble: log::Trouble,
+    places: places::Places,
     index: tokio::sync::Mutex<Index>,
     /// Held during a sweep by hand.
     sweeping: Arc<tokio::sync::Mutex<()>>,
@@ -132,11 +142,10 @@ impl Serve {
         let mut settings = config.settings.clone();
         settings.sweep.idle_grace = self.sweep_after.unwrap_or(settings.sweep.idle_grace);
         settings.sweep.tick = self.sweep_tick.unwrap_or(settings.sweep.tick);
-        let idle_grace = settings.sweep.idle_grace;
-        let opened = target::builder(config).settings(settings).open().await;
+        let opened = target::any_builder(config).settings(settings.clone()).open().await;
         let store = opened.map_err(|error| target::explain(config, error))?;
         let sweeper = store.start_sweeper();
-        let app = self.app(store.clone(), idle_grace, tokens, metrics);
+        let app = self.app(store.clone(), &settings, tokens, metrics);
         let keeper = tokio::spawn(board::keep(app.clone()));
         let handle = Handle::new();
         tokio::spawn(drain(app.clone(), handle.clone(), self.drain));
@@ -178,7 +187,7 @@ impl Serve {
         Ok(Some(RustlsConfig::from_config(Arc::new(config))))
     }
 
-    fn app(&self, store: Store, idle_grace: Duration, tokens: Tokens, metrics: PrometheusHandle) -> App {
+    fn app(&self, store: Store, settings: &Settings, tokens: Tokens, metrics: PrometheusHandle) -> App {
         let clock = SystemClock::new();
         let max_waiting = self.max_waiting.min(Semaphore::MAX_PERMITS);
         App(Arc::new(Shared {
@@ -187,11 +196,14 @@ impl Serve {
             tokens,
             loopback_only: self.listen.ip().is_loopback(),
             max_wait: self.max_wait,
-            idle_grace,
+            idle_grace: settings.sweep.idle_grace,
+            default_ttl: target::default_ttl(&store, settings),
             seats: Arc::new(Semaphore::new(max_waiting)),
             max_waiting,
             board: Board::new(&store),
             pulse: Default::default(),
+            trouble: Default::default(),
+            places: Default::default(),
             index: Default::default(),
             sweeping: Default::default(),
             metrics,
@@ -219,6 +231,7 @@ async fn drain(app: App, handle: Handle<SocketAddr>, longest: Duration) {
         () = terminated() => {}
         _ = tokio::signal::ctrl_c() => {}
     }
+    tracing::info!("told to end: draining");
     app.draining.cancel();
     handle.graceful_shutdown(Some(longest));
 }

@@ -1,7 +1,7 @@
 //! The description of the service, for programs: made from the handlers, with what they have in common added once.
 
 use super::{App, decisions, events, health, leases, overview, sweeps};
-use crate::wire::Problem;
+use crate::wire::{Problem, millis};
 use axum::{Json, extract::State};
 use serde_json::{Value, json};
 use utoipa::OpenApi;
@@ -39,9 +39,16 @@ use utoipa::OpenApi;
 )]
 struct Description;
 
-/// The description of this service: with a token if it has one.
+/// The description of this service, which says whether it asks for a token and how long leases may last in its store.
 pub(super) async fn document(State(app): State<App>) -> Json<Value> {
-    Json(describe(app.tokens.are_required()))
+    let mut document = describe(app.tokens.are_required());
+    let (shortest, longest) = app.store.ttl_limits();
+    for name in ["Acquire", "Renew", "Campaign"] {
+        let ttl = &mut document["components"]["schemas"][name]["properties"]["ttl_ms"];
+        ttl["minimum"] = json!(millis(shortest));
+        ttl["maximum"] = json!(millis(longest));
+    }
+    Json(document)
 }
 
 fn describe(with_token: bool) -> Value {
@@ -61,8 +68,12 @@ fn describe(with_token: bool) -> Value {
                     parameter["schema"]["type"] = kind;
                 }
             }
-            if with_token && (path.starts_with("/v1/") || path == "/metrics") {
-                operation["security"] = json!([{ "token": [] }]);
+            if path.starts_with("/v1/") || path == "/metrics" {
+                operation["security"] = match with_token {
+                    true => json!([{ "token": [] }]),
+                    // A client is made once, and may be used with a service that asks for one.
+                    false => json!([{}, { "token": [] }]),
+                };
             }
         }
     }
@@ -72,9 +83,9 @@ fn describe(with_token: bool) -> Value {
             json!([{ "required": ["key"] }, { "required": ["key_b64"] }]);
     }
     document["paths"]["/v1/sweep"]["post"]["requestBody"]["required"] = json!(false);
-    if with_token {
-        document["components"]["securitySchemes"] = json!({ "token": { "type": "http", "scheme": "bearer" } });
-    }
+    let token = "One of the tokens in the file that the service was started with; all of them may do the same";
+    document["components"]["securitySchemes"] =
+        json!({ "token": { "type": "http", "scheme": "bearer", "description": token } });
     document
 }
 
@@ -90,11 +101,25 @@ mod tests {
         for (path, item) in paths {
             for (method, operation) in item.as_object().unwrap() {
                 assert!(operation["responses"]["default"].is_object(), "{method} {path}");
+                for (status, response) in operation["responses"].as_object().unwrap() {
+                    let described = response["description"].as_str().is_some_and(|text| !text.is_empty());
+                    assert!(described, "{method} {path} {status}");
+                }
                 assert!(operation["summary"].as_str().is_some_and(|text| !text.is_empty()), "{method} {path}");
                 assert_eq!(operation["security"].is_array(), path.starts_with("/v1/") || path == "/metrics");
             }
         }
-        assert!(describe(false)["components"]["securitySchemes"].is_null());
+    }
+
+    #[test]
+    fn a_client_has_a_place_for_a_token_whether_or_not_it_is_needed() {
+        for (with_token, security) in [(true, json!([{ "token": [] }])), (false, json!([{}, { "token": [] }]))] {
+            let document = describe(with_token);
+            let scheme = &document["components"]["securitySchemes"]["token"];
+            assert_eq!((&scheme["type"], &scheme["scheme"]), (&json!("http"), &json!("bearer")));
+            assert_eq!(document["paths"]["/v1/acquire"]["post"]["security"], security);
+            assert!(document["paths"]["/livez"]["get"]["security"].is_null());
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What goes wrong, as problem details (RFC 9457) with codes that never change their meaning.
 
+use super::answer::line;
 use crate::wire::{Problem, millis};
 use axum::{
     http::{HeaderValue, StatusCode, header},
@@ -50,6 +51,7 @@ impl Problem {
             holder: None,
             retry_after_ms: None,
             last_fence: None,
+            reason: None,
         }
     }
 
@@ -76,14 +78,11 @@ impl Problem {
     }
 
     pub(super) fn lost(loss: &Loss) -> Self {
-        let detail = match &loss.taken_by {
-            Some(by) => format!("{} has it now, with fence {}: stop what it protects", by.owner, by.fence),
-            None => "it has ended: stop what it protects".to_owned(),
-        };
         Self {
             holder: loss.taken_by.as_ref().map(|by| Box::new(by.into())),
             last_fence: loss.fence.map(Fence::get),
-            ..Self::new("lost", detail)
+            reason: Some(loss.to_string()),
+            ..Self::new("lost", format!("{loss}: stop what it protects"))
         }
     }
 }
@@ -108,7 +107,7 @@ impl From<Error> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let body = line(&self);
         let mut response = (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response();
         let headers = response.headers_mut();
         if let Some(after) = self.retry_after_ms {
@@ -117,6 +116,8 @@ impl IntoResponse for Problem {
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        // For the log.
+        response.extensions_mut().insert(self);
         response
     }
 }

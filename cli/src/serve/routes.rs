@@ -57,7 +57,9 @@ async fn wrong_method(method: Method) -> Problem {
 async fn count(State(app): State<App>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
     let began = app.clock.monotonic();
+    let method = request.method().clone();
     let mut response = next.run(request).await.into_response();
+    app.trouble.answered(app.clock.wall(), &method, &route, &response);
     let headers = response.headers_mut();
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers.entry(header::X_CONTENT_TYPE_OPTIONS).or_insert(HeaderValue::from_static("nosniff"));

@@ -1,21 +1,23 @@
 //! The sweeper over HTTP: what it is doing, and a run by hand.
 
-use super::{App, input::Body};
+use super::{App, answer::Json, input::Body};
 use crate::wire::{self, Problem, Sweep, SweepReport, SweepStatus, millis};
-use axum::{Json, extract::State};
+use axum::extract::State;
 use leasehold::sweep::SweepOptions;
 
 /// How many entries a run by hand looks at, if it does not say.
 const OPS: u32 = 1000;
 
 /// What the sweeper is doing, and how its last runs ended. Not activity.
-#[utoipa::path(get, path = "/v1/sweep", tag = "sweeper", responses((status = 200, body = SweepStatus)))]
+#[utoipa::path(get, path = "/v1/sweep", tag = "sweeper",
+    responses((status = 200, body = SweepStatus, description = "Its state and its last runs")))]
 pub(super) async fn status(State(app): State<App>) -> Json<SweepStatus> {
     Json(app.sweep_status())
 }
 
 /// Sweep now, whether or not anybody is active, and say what was done. It goes on if the client goes.
-#[utoipa::path(post, path = "/v1/sweep", tag = "sweeper", request_body = Sweep, responses((status = 200, body = SweepReport)))]
+#[utoipa::path(post, path = "/v1/sweep", tag = "sweeper", request_body = Sweep,
+    responses((status = 200, body = SweepReport, description = "What was done")))]
 pub(super) async fn run(State(app): State<App>, Body(body): Body<Sweep>) -> Result<Json<SweepReport>, Problem> {
     let ops = body.max_ops.unwrap_or(OPS);
     if !(1..=100_000).contains(&ops) {

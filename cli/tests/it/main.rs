@@ -7,6 +7,12 @@ mod home;
 #[cfg(unix)]
 mod lock;
 #[cfg(unix)]
+mod looking;
+#[cfg(unix)]
 mod manners;
 mod repair;
+mod settings;
 mod transcripts;
+mod troubles;
+#[cfg(target_os = "linux")]
+mod users;

@@ -230,3 +230,52 @@ async fn the_overview_knows_what_happened_without_reading_a_key() {
     other.holder("kept").await;
     assert_eq!(other.get("/v1/overview").await.body["held_total"], 1);
 }
+
+async fn told(response: reqwest::Response) -> serde_json::Value {
+    serde_json::from_str(&response.text().await.unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn one_who_waits_in_several_requests_keeps_the_place_in_the_line() {
+    let service = Service::start(&[]);
+    let held = service.acquire("key", "holder").await.granted();
+    let ask = |id: &str, wait_ms: u64, continues: bool| {
+        let body = json!({ "key": "key", "owner": id, "wait_ms": wait_ms }).to_string();
+        let request = service.request(Method::POST, "/v1/acquire").header("content-type", "application/json");
+        let request = request.header("idempotency-key", id).body(body);
+        if continues { request.header("leasehold-wait", "continues") } else { request }
+    };
+    let waiting = async |count: f64| {
+        until("they wait", async || service.metric("leasehold_http_waiting").await >= count).await;
+    };
+    let first = tokio::spawn(ask("first", 2000, true).send());
+    waiting(1.).await;
+    // Behind the first, which will be back.
+    let second = tokio::spawn(ask("second", 20_000, false).send());
+    waiting(2.).await;
+    assert_eq!(first.await.unwrap().unwrap().status(), 409);
+    let first = tokio::spawn(ask("first", 20_000, false).send());
+    waiting(2.).await;
+    service.release(&held).await.granted();
+    let first = told(first.await.unwrap().unwrap()).await;
+    assert_eq!(first["owner"], "first");
+    let released = json!({ "key": "key", "lease_id": first["lease_id"] });
+    service.post("/v1/release", released).await.granted();
+    let second = told(second.await.unwrap().unwrap()).await;
+    assert_eq!(second["owner"], "second");
+    assert!(second["fence"].as_u64() > first["fence"].as_u64(), "the first was granted first");
+}
+
+#[tokio::test]
+async fn a_place_whose_owner_does_not_come_back_is_given_up() {
+    let service = Service::start(&[]);
+    let held = service.acquire("key", "holder").await.granted();
+    let body = json!({ "key": "key", "owner": "gone", "wait_ms": 50 }).to_string();
+    let request = service.request(Method::POST, "/v1/acquire").header("content-type", "application/json").body(body);
+    let request = request.header("idempotency-key", "gone").header("leasehold-wait", "continues");
+    assert_eq!(service.send(request).await.code(), "timed_out");
+    service.release(&held).await.granted();
+    // It is handed the lease, and gives it back a few seconds later.
+    until("the key is free", async || service.holder("key").await.is_null()).await;
+    service.acquire("key", "other").await.granted();
+}

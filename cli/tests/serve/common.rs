@@ -72,8 +72,15 @@ impl Service {
 
     pub(crate) fn start_on(store: &Path, flags: &[&str]) -> Self {
         let url = url::Url::from_directory_path(store).unwrap();
+        let mut service = Self::start_at(url.as_str(), Vec::new(), flags);
+        service.store = store.to_owned();
+        service
+    }
+
+    /// On whatever store, with what the environment says about it.
+    pub(crate) fn start_at(url: &str, environment: Vec<(String, String)>, flags: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
-        command.args(["serve", "--store", url.as_str()]).args(flags);
+        command.args(["serve", "--store", url]).args(flags).envs(environment);
         if !flags.contains(&"--listen") {
             command.args(["--listen", "127.0.0.1:0"]);
         }
@@ -83,7 +90,7 @@ impl Service {
         let base =
             line.split_whitespace().last().unwrap_or_else(|| panic!("it does not say where: {line:?}")).to_owned();
         let client = Client::builder().tls_danger_accept_invalid_certs(true).build().unwrap();
-        Self { child, base, store: store.to_owned(), token: None, client, _folder: None }
+        Self { child, base, store: PathBuf::new(), token: None, client, _folder: None }
     }
 
     pub(crate) fn pid(&self) -> u32 {

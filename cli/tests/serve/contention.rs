@@ -3,6 +3,10 @@
 //! `LEASEHOLD_LOAD_SECONDS=60` makes the first one long enough to see memory grow, if it did.
 
 use crate::common::{Answer, Service};
+use leasehold::{
+    SystemClock,
+    testkit::{Fault, Op, Rule, S3Server},
+};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use std::{
@@ -218,4 +222,45 @@ async fn a_service_killed_under_load_leaves_every_lease_where_it_was() {
         load.grants.load(Relaxed)
     );
     assert!(held > 0 && asked_again > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_poll_a_key_do_not_cost_its_holder_the_lease() {
+    const POLLING: usize = 400;
+    let server = S3Server::start(Arc::new(SystemClock::new())).await.unwrap();
+    let environment = server.options().into_iter().map(|(name, value)| (name.to_uppercase(), value)).collect();
+    let service = Arc::new(Service::start_at("s3://bucket/some/prefix", environment, &[]));
+    for op in [Op::Get, Op::Put] {
+        server.faults().script(Rule::always(op, Fault::Delay(Duration::from_millis(20))));
+    }
+    let body = json!({ "key": "key", "owner": "holder", "ttl_ms": 6000 });
+    let lease = service.post("/v1/acquire", body).await.granted();
+    let (stop, refused) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let polling: Vec<_> = (0..POLLING)
+        .map(|number| {
+            let (service, stop, refused) = (Arc::clone(&service), Arc::clone(&stop), Arc::clone(&refused));
+            tokio::spawn(async move {
+                while !stop.load(Relaxed) {
+                    let answer = service.acquire("key", &format!("client-{number}")).await;
+                    assert_ne!(answer.status, 200, "{answer:?}");
+                    refused.fetch_add(u64::from(answer.code() == "held"), Relaxed);
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+            })
+        })
+        .collect();
+    // One after the other the tries would take 8 s: longer than the lease lasts.
+    for _ in 0..6 {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let body = json!({ "key": "key", "lease_id": lease.text("lease_id") });
+        let renewed = service.post("/v1/renew", body).await;
+        assert_eq!(renewed.status, 200, "{renewed:?}");
+    }
+    stop.store(true, Relaxed);
+    for client in polling {
+        client.await.unwrap();
+    }
+    let refused = refused.load(Relaxed);
+    assert!(refused > 2 * POLLING as u64, "{refused} tries were answered");
+    assert_eq!(service.metric("leasehold_leases_lost_total").await, 0.);
 }

@@ -9,6 +9,8 @@ mod common;
 mod contention;
 mod deploy;
 mod disconnects;
+mod leader;
 mod malformed;
+mod overview;
 mod python;
 mod verbs;

@@ -159,3 +159,28 @@ async fn those_who_find_no_place_to_wait_in_are_told_so() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_wrong_field_is_named_and_every_answer_is_a_line() {
+    let service = Service::start(&[]);
+    let ask = async |path: &str, body: &'static str| {
+        let request = service.request(Method::POST, path).header("content-type", "application/json").body(body);
+        let response = request.send().await.unwrap();
+        let text = response.text().await.unwrap();
+        assert!(text.ends_with("}\n") && text.matches('\n').count() == 1, "{text:?}");
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["detail"].as_str().unwrap_or_default().to_owned()
+    };
+    for (path, body, said) in [
+        ("/v1/acquire", r#"{"key":"a","ttl_ms":"30s"}"#, "`ttl_ms`: not a whole number in the range that is allowed"),
+        ("/v1/acquire", r#"{"key":"a","wait_ms":-1}"#, "`wait_ms`: not a whole number in the range that is allowed"),
+        ("/v1/acquire", r#"{"key":7}"#, "`key`: invalid type: integer `7`, expected a string"),
+        ("/v1/check", r#"{"key":"a","fence":"1"}"#, "`fence`: "),
+        ("/v1/renew", r#"{"key":"a"}"#, "missing field `lease_id`"),
+        ("/v1/acquire", r#"{"key":"a","kye":"b"}"#, "unknown field `kye`"),
+        ("/v1/acquire", r#"{"key":"a","ttl_ms":86400000}"#, "TTL must be between 1 s and 1 h (got 1 d); "),
+    ] {
+        let detail = ask(path, body).await;
+        assert!(detail.starts_with(said) && !detail.contains("column"), "{body}: {detail}");
+    }
+    assert_eq!(ask("/v1/acquire", r#"{"key":"a"}"#).await, "", "it is granted");
+}

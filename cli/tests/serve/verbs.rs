@@ -142,7 +142,7 @@ async fn a_command_is_stopped_when_the_lease_of_the_service_is_lost() {
     assert!(began.elapsed() < PATIENCE);
     let mut told = String::new();
     std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut told).unwrap();
-    assert!(told.contains("lost to thief"), "{told}");
+    assert!(told.contains("lost, taken by thief"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

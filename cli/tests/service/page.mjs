@@ -42,6 +42,72 @@ function watchFor(page, problems) {
   page.on("request", (request) => { if (!/^http:\/\/127\.0\.0\.1:|^data:/.test(request.url())) problems.push(`it asked for ${request.url()}`); });
 }
 
+// 305 leases of this process and 3 of another one on the same store: each can be found, and none is denied.
+async function manyLeases() {
+  const many = await service("many");
+  const other = await service("many");
+  for (let shard = 1; shard <= 300; shard += 1) await call(many, "/v1/acquire", { key: `batch/shard-${shard}`, owner: `worker-${shard % 20}`, ttl_ms: 600000 });
+  for (let key = 0; key < 5; key += 1) await call(many, "/v1/acquire", { key: `reports/${key}`, owner: "reporter", ttl_ms: 600000 });
+  for (let key = 1; key <= 3; key += 1) await call(other, "/v1/acquire", { key: `zz-outside/${key}`, owner: "elsewhere", ttl_ms: 600000 });
+  await call(other, "/v1/acquire", { namespace: "billing", key: "invoices", owner: "billing-2", ttl_ms: 600000 });
+  const shown = [];
+  for (const [name, width, height, colorScheme] of [["light", 1280, 900, "light"], ["dark", 1280, 900, "dark"], ["phone", 390, 844, "light"], ["phone-dark", 390, 844, "dark"]]) {
+    const page = await browser.newPage({ viewport: { width, height }, colorScheme, deviceScaleFactor: 1.5 });
+    watchFor(page, problems);
+    const shot = async (what) => { if (shots) await page.screenshot({ path: join(shots, `many-${what}-${name}.png`), fullPage: name.startsWith("phone") && what !== "all" }); };
+    const line = page.locator("#found-line");
+    const says = (text) => line.filter({ hasText: text }).waitFor();
+    await page.goto(many);
+    await row(page, "batch/shard-1").first().waitFor();
+    await shot("first");
+    // Later the service knows what was found before.
+    if (name === "light") {
+      assert.equal(await page.locator("#held").innerText(), "305");
+      assert.equal(await page.locator("#held-more").innerText(), "4 more may be held");
+      const reached = new Set();
+      for (const range of ["1 to 100", "101 to 200", "201 to 300", "301 to 305"]) {
+        await page.locator("#range", { hasText: `${range} of 305` }).waitFor();
+        for (const key of await page.locator("#leases .row:not(.gone) .key").allInnerTexts()) reached.add(key);
+        if (range !== "301 to 305") await page.locator("#after").click();
+      }
+      assert.equal(reached.size, 305);
+      assert.ok(await page.locator("#after").isDisabled());
+    }
+
+    // One that is not on the first page, then one that only the other process knows, then one of another namespace.
+    await page.fill("#filter", "shard-300");
+    await row(page, "batch/shard-300").waitFor();
+    await says("Nobody holds “shard-300” itself. 0 keys of the store begin with “shard-300”");
+    await page.fill("#filter", "zz-outside/2");
+    await row(page, "zz-outside/2").waitFor();
+    assert.match(await row(page, "zz-outside/2").locator(".owner").innerText(), /elsewhere/);
+    await says("1 key of the store begins with “zz-outside/2”: 1 is held.");
+    await shot("found");
+    await page.fill("#filter", "invoi");
+    await row(page, "invoices").waitFor();
+
+    // A word from the middle of a key: the store is looked through on demand.
+    if (name === "light") {
+      await call(other, "/v1/acquire", { key: "aa/in-the-middle-of", owner: "elsewhere", ttl_ms: 600000 });
+      await page.fill("#filter", "middle");
+      await says("0 keys of the store begin with “middle”");
+      await page.locator("#no-leases", { hasText: "knows of no lease with “middle”" }).waitFor();
+      await page.locator("#all").click();
+      await row(page, "in-the-middle-of").waitFor();
+    }
+    await page.fill("#filter", "not there");
+    await says("Nobody holds “not there” itself. 0 keys of the store begin with “not there”: 0 are held.");
+    await shot("nothing");
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+    assert.ok(wide <= width, `${name}: ${wide} pixels on a screen of ${width}`);
+    await page.fill("#filter", "");
+    await page.locator("#found").waitFor({ state: "hidden" });
+    await page.close();
+    shown.push(name);
+  }
+  console.log(`of 305 leases and those of another process each was found: ${shown.join(", ")}`);
+}
+
 const seconds = (text) => text.endsWith(" s") && !text.includes("min") ? parseFloat(text) : 60 * parseFloat(text);
 const row = (page, key) => page.locator("#leases .row", { hasText: key });
 const browser = await chromium.launch({ executablePath: browserPath, args: ["--no-sandbox"] });
@@ -75,6 +141,8 @@ try {
   await page.waitForFunction(([runs]) => document.querySelectorAll("#runs rect").length > runs, [runs]);
   console.log(`the sweeper went from "${before}" to "${await state.innerText()}", and ran by hand`);
   await page.close();
+
+  await manyLeases();
 
   // With a token: asked for, refused, accepted, forgotten.
   const locked = await service("locked", "--token-file", join(folder, "token"));

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from http.client import HTTPException
 from typing import Any, Literal, Optional, Union
 
-from ._lease import Lease, now
+from ._lease import Lease, is_lease, now
 
 Key = Union[str, bytes]
 Json = dict[str, Any]
@@ -54,6 +54,13 @@ class Unavailable(LeaseholdError):
     """The service or its store did not answer: try again later."""
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """The service never redirects, and urllib would send the token on to wherever it is sent."""
+
+    def redirect_request(self, *args: Any, **named: Any) -> None:
+        return None
+
+
 class Client:
     """A lock service.
 
@@ -78,7 +85,7 @@ class Client:
         self.timeout = timeout
         self._token = token or os.environ.get("LEASEHOLD_TOKEN")
         # The service is called directly: a proxy that buffers would turn waiting into silence.
-        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), _NoRedirects()]
         if tls is not None:
             handlers.append(urllib.request.HTTPSHandler(context=tls))
         self._opener = urllib.request.build_opener(*handlers)
@@ -141,7 +148,7 @@ class Client:
                         raise TimedOut("timed_out", held.detail, held.status, held.problem) from None
                     raise
                 continue
-            return Lease(self, key, answer, sent)
+            return Lease(self, key, self._lease_in(answer), sent)
 
     def renew(
         self, key: Key, lease_id: str, *, ttl: Optional[float] = None, within: Optional[float] = None
@@ -150,7 +157,10 @@ class Client:
         body = {**self._named(key), "lease_id": lease_id}
         if ttl is not None:
             body["ttl_ms"] = round(ttl * 1000)
-        return self._call("POST", "/v1/renew", body, within=within)
+        answer = self._lease_in(self._call("POST", "/v1/renew", body, within=within))
+        if answer["lease_id"] != lease_id:
+            raise Unavailable("no_answer", f"{self.url} answered with another lease: is it the lock service?")
+        return answer
 
     def release(self, key: Key, lease_id: str) -> None:
         """Gives a lease back by its id. Giving back what one does not have is fine."""
@@ -231,7 +241,16 @@ class Client:
             return self._opener.open(request, timeout=timeout)
         except urllib.error.HTTPError as error:
             with error:
+                if 300 <= error.code < 400:
+                    to = error.headers.get("Location")
+                    detail = f"{self.url} redirects to {to}, which is not followed: give the address of the service itself"
+                    raise LeaseholdError("redirected", detail, error.code) from None
                 raise _problem(error.code, error.read()) from None
+
+    def _lease_in(self, answer: Json) -> Json:
+        if not is_lease(answer):
+            raise Unavailable("no_answer", f"{self.url} answered, but not with a lease: is it the lock service?")
+        return answer
 
     def _call(
         self,

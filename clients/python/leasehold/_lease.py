@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from types import TracebackType
@@ -9,6 +10,9 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 if TYPE_CHECKING:
     from ._client import Client
+
+
+_log = logging.getLogger("leasehold")
 
 
 def now() -> float:
@@ -21,6 +25,20 @@ def lasts(answer: dict[str, Any]) -> float:
     """How long a lease lasts, counted from before it was asked for: the request arrived after that."""
     milliseconds: int = answer["expires_in_ms"] + answer.get("waited_ms", 0)
     return milliseconds / 1000
+
+
+def is_lease(answer: object) -> bool:
+    """Whether the answer has what every lease has. A captive portal or a proxy may answer in place of the service."""
+
+    def is_number(name: str) -> bool:
+        value = answer.get(name, 0 if name == "waited_ms" else None) if isinstance(answer, dict) else None
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+    def is_text(name: str) -> bool:
+        return isinstance(answer, dict) and isinstance(answer.get(name), str)
+
+    numbers = ("fence", "ttl_ms", "expires_in_ms", "waited_ms")
+    return all(map(is_text, ("lease_id", "owner"))) and all(map(is_number, numbers))
 
 
 class Lease:
@@ -37,14 +55,24 @@ class Lease:
         self._deadline = sent + lasts(answer)
         self._lost = threading.Event()
         self._closed = threading.Event()
+        #: Guards what follows, and wakes the keeper.
+        self._changed = threading.Condition()
         self._keeper: Optional[threading.Thread] = None
+        self._renews = False
         self._callbacks: list[Callable[[Lease], None]] = []
 
     def __repr__(self) -> str:
-        return f"Lease({self.key!r}, fence={self.fence}, {'valid' if self.is_valid() else 'not valid'})"
+        return f"Lease({self.key!r}, fence={self.fence}, {'valid' if self._is_believed() else 'not valid'})"
 
     def is_valid(self) -> bool:
         """Whether this process may still believe in it. Looks at the clock, not at the network."""
+        if self._is_believed():
+            return True
+        # Found to be over once, it is over for good.
+        self._lose()
+        return False
+
+    def _is_believed(self) -> bool:
         return not self._lost.is_set() and not self._closed.is_set() and now() < self._deadline
 
     def time_left(self) -> float:
@@ -60,12 +88,26 @@ class Lease:
         return self.fence
 
     def on_lost(self, tell: Callable[["Lease"], None]) -> None:
-        """Calls this from the keeper's thread when the lease is lost."""
-        self._callbacks.append(tell)
+        """Calls this once when the lease is lost, or has ended without being kept alive; at once if it is lost already.
+
+        It is called from the thread that finds out, which is the lease's own if nobody else does. A lease that was
+        released is not lost.
+        """
+        with self._changed:
+            if not self._lost.is_set():
+                self._callbacks.append(tell)
+                return self._start()
+        self._tell(tell)
 
     def keep_alive(self) -> None:
         """Renews it at a third of its time to live, in a thread of its own, until it is released or lost."""
-        if self._keeper is None:
+        with self._changed:
+            self._renews = True
+            self._changed.notify_all()
+            self._start()
+
+    def _start(self) -> None:
+        if self._keeper is None and not self._closed.is_set():
             self._keeper = threading.Thread(target=self._keep, name=f"leasehold {self.key!r}", daemon=True)
             self._keeper.start()
 
@@ -73,6 +115,7 @@ class Lease:
         """Renews it, trying once; raises `Lost` if it is gone."""
         from ._client import Lost
 
+        self.check()
         sent = now()
         try:
             answer = self._client.renew(self.key, self.lease_id, within=min(self._client.timeout, self.ttl / 3))
@@ -85,7 +128,9 @@ class Lease:
         """Gives it back. On an error it ends by itself."""
         if self._closed.is_set():
             return
-        self._closed.set()
+        with self._changed:
+            self._closed.set()
+            self._changed.notify_all()
         if self._keeper is not None and self._keeper is not threading.current_thread():
             # A renewal that is under way must not come after the release.
             self._keeper.join()
@@ -110,26 +155,52 @@ class Lease:
                 raise
 
     def _lose(self) -> None:
-        if not self._lost.is_set() and not self._closed.is_set():
+        """Tells everybody who asked, once."""
+        with self._changed:
+            if self._lost.is_set() or self._closed.is_set():
+                return
             self._lost.set()
-            for tell in self._callbacks:
-                tell(self)
+            self._changed.notify_all()
+            callbacks = list(self._callbacks)
+        for tell in callbacks:
+            self._tell(tell)
+
+    def _tell(self, tell: Callable[["Lease"], None]) -> None:
+        try:
+            tell(self)
+        except Exception:
+            # One who fails to be told must not keep the loss from the others.
+            _log.exception("telling of the loss of the lease on %r failed", self.key)
 
     def _keep(self) -> None:
         from ._client import LeaseholdError, Lost
 
-        # The answer may have been long under way. In parts: a thread's wait does not count the time of a suspended machine.
+        # The answer may have been long under way.
         due = now() + min(self.ttl / 3, (self._deadline - now()) / 2)
-        while not self._closed.wait(max(0.0, min(1.0, due - now(), self._deadline - now()))):
-            if now() < min(due, self._deadline):
-                continue
+        while self._rest(due):
             if now() >= self._deadline:
                 return self._lose()
             try:
                 self.renew()
                 due = now() + self.ttl / 3
+                continue
             except Lost:
                 return
             except LeaseholdError:
-                # The old deadline stands; ask again soon.
-                due = now() + self.ttl / 12
+                pass
+            except Exception:
+                # Whatever it was, it must not end the keeping: the lease would end and nobody would be told.
+                _log.exception("renewing the lease on %r failed", self.key)
+            # The old deadline stands; ask again soon.
+            due = now() + self.ttl / 12
+
+    def _rest(self, due: float) -> bool:
+        """Waits until the lease is over, or due to be renewed if it is to be; whether there is anything left to do."""
+        with self._changed:
+            while not self._closed.is_set() and not self._lost.is_set():
+                left = min(due, self._deadline) - now() if self._renews else self._deadline - now()
+                if left <= 0:
+                    return True
+                # In parts: a thread's wait does not count the time of a suspended machine.
+                self._changed.wait(min(1.0, left))
+            return False

@@ -14,9 +14,6 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-const SKEW: Duration = Duration::from_secs(1);
-const MAX_TTL: Duration = Duration::from_secs(3600);
-
 fn key(bytes: impl AsRef<[u8]>) -> Key {
     Key::new(bytes).unwrap()
 }
@@ -39,6 +36,9 @@ fn free() -> Record {
         waiting: None,
         written: at(1_767_227_400_123),
         bucket: Some(Bucket::of(at(1_767_227_430_000)).unwrap()),
+        beat_stamp: None,
+        forced: None,
+        epoch: 0,
     }
 }
 
@@ -55,6 +55,8 @@ fn held() -> Record {
             expires: at(1_767_227_430_000),
             ttl: Ttl::new(Duration::from_secs(30)).unwrap(),
             beat: [4; 16].into(),
+            lasts: None,
+            boot: None,
         }),
         waiting: Some(Mark {
             process: [5; 16].into(),
@@ -101,18 +103,30 @@ fn fences() -> impl Strategy<Value = Fence> {
 fn leases() -> impl Strategy<Value = Lease> {
     let names = (any::<[u8; 16]>(), option::of(".{0,64}"), ".{0,64}", any::<[u8; 16]>(), any::<[u8; 16]>());
     let rest = (option::of(vec(any::<u8>(), 0..100)), fences(), times(), expiries(), 1..=Ttl::MAX.as_millis());
-    (names, rest).prop_map(|((id, request_id, owner, process, beat), (note, fence, granted, expires, ttl))| Lease {
-        id: id.into(),
-        request_id,
-        owner: owner.into(),
-        process: process.into(),
-        note: note.map(Bytes::from),
-        fence,
-        granted,
-        expires,
-        ttl: Ttl::new(Duration::from_millis(ttl)).unwrap(),
-        beat: beat.into(),
+    let ends = (option::of(any::<u64>()), option::of((any::<[u8; 16]>(), any::<u64>())));
+    (names, rest, ends).prop_map(|(names, (note, fence, granted, expires, ttl), (lasts, boot))| {
+        let (id, request_id, owner, process, beat) = names;
+        Lease {
+            id: id.into(),
+            request_id,
+            owner: owner.into(),
+            process: process.into(),
+            note: note.map(Bytes::from),
+            fence,
+            granted,
+            expires,
+            ttl: Ttl::new(Duration::from_millis(ttl)).unwrap(),
+            beat: beat.into(),
+            lasts: lasts.map(Duration::from_millis),
+            boot: boot.map(|(id, at)| Boot { id: id.into(), at: Duration::from_millis(at) }),
+        }
     })
+}
+
+prop_compose! {
+    fn forced()(lease: [u8; 16], by in ".{0,20}", reason in ".{0,50}") -> Box<ForcedAway> {
+        Box::new(ForcedAway { lease: lease.into(), by, reason })
+    }
 }
 
 prop_compose! {
@@ -130,6 +144,9 @@ prop_compose! {
         waiting in option::of(marks()),
         written in times(),
         hour in option::of(expiries()),
+        stamp in option::of(any::<i64>()),
+        forced in option::of(forced()),
+        epoch: u64,
     ) -> Record {
         Record {
             format: FORMAT,
@@ -140,6 +157,9 @@ prop_compose! {
             waiting,
             written,
             bucket: hour.map(|at| Bucket::of(at).unwrap()),
+            beat_stamp: stamp.map(Timestamp::from_micros),
+            forced,
+            epoch,
         }
     }
 }
@@ -170,8 +190,12 @@ proptest! {
         let id = |at: usize| Bytes::from(vec![7; ids[at]]);
         let message = wire::Record {
             format, key: Bytes::from_static(b"a"), write_id: id(0), revision, last_fence, written_ms, hour, checksum: 0,
+            beat_stamp_us: mark.map(|(since_ms, _)| since_ms),
+            forced: mark.map(|_| wire::Forced { lease: id(2), by: "me".into(), reason: String::new() }),
+            epoch: revision,
             lease: lease.map(|(fence, granted_ms, expires_ms, ttl_ms)| wire::Lease {
                 id: id(1), process: id(2), beat: id(3), fence, granted_ms, expires_ms, ttl_ms,
+                lasts_ms: Some(ttl_ms), boot: Some(wire::Boot { id: id(1), at_ms: ttl_ms }),
                 ..Default::default()
             }),
             waiting: mark.map(|(since_ms, interval_ms)| wire::Mark { process: id(0), since_ms, interval_ms }),
@@ -182,39 +206,6 @@ proptest! {
             }
         }
     }
-
-    #[test]
-    fn no_lease_is_over_for_others_before_its_expiry_and_the_skew(
-        expires in expiries(), offset in -5_000_000i64..5_000_000, skew in 0u64..3000
-    ) {
-        let mut lease = held().lease.unwrap();
-        lease.expires = expires;
-        let skew = Duration::from_millis(skew);
-        let now = Timestamp::from_micros(expires.as_micros() + offset);
-        let over = matches!(judge(Some(&lease), now, skew, MAX_TTL), State::Expired(_));
-        prop_assert_eq!(over, now.as_micros() > expires.as_micros() + i64::try_from(skew.as_micros()).unwrap());
-    }
-
-    #[test]
-    fn no_clock_and_no_lease_makes_the_judge_panic(lease in leases(), now: i64, skew: Duration, max_ttl: Duration) {
-        let now = Timestamp::from_micros(now);
-        if matches!(judge(Some(&lease), now, skew, max_ttl), State::Expired(_)) {
-            prop_assert!(now > lease.expires);
-        }
-    }
-}
-
-#[test]
-fn a_lease_is_judged_to_the_millisecond() {
-    let lease = held().lease.unwrap();
-    let state = |after: i64| judge(Some(&lease), at(lease.expires.as_millis() + after), SKEW, MAX_TTL);
-    assert_eq!(state(-30_000), State::Held(&lease));
-    assert_eq!(state(0), State::Held(&lease), "its holder has stopped, the others still wait");
-    assert_eq!(state(1000), State::Held(&lease));
-    assert_eq!(state(1001), State::Expired(&lease));
-    assert_eq!(state(-3_601_000), State::Held(&lease), "granted by a clock that is ahead by the skew");
-    assert_eq!(state(-3_601_001), State::FarFuture(&lease));
-    assert_eq!(judge(None, at(0), SKEW, MAX_TTL), State::Free);
 }
 
 #[test]
@@ -302,20 +293,40 @@ fn what_we_would_never_write_is_not_read_either() {
     }
 }
 
-/// The files of the first format. They are never written again: what they hold is in the stores of users.
-fn golden() -> [(&'static str, Key, Record); 4] {
+/// The files of each format. They are never written again: what they hold is in the stores of users.
+fn golden() -> [(&'static str, Key, Record); 6] {
     let plain = Record { waiting: None, bucket: None, ..held() };
     let bare = Lease { request_id: None, note: None, owner: "".into(), ..held().lease.unwrap() };
     [
-        ("free", key("orders/42"), free()),
-        ("held", key("orders/42"), held()),
-        ("not_utf8", key(b"\xff\x00/\xc3"), Record { lease: Some(bare), ..plain.clone() }),
-        ("hashed", key("long/".repeat(200)), plain),
+        ("v1/free", key("orders/42"), free()),
+        ("v1/held", key("orders/42"), held()),
+        ("v1/not_utf8", key(b"\xff\x00/\xc3"), Record { lease: Some(bare), ..plain.clone() }),
+        ("v1/hashed", key("long/".repeat(200)), plain),
+        ("v2/free", key("orders/42"), second(free())),
+        ("v2/held", key("orders/42"), second(held())),
     ]
 }
 
+/// The same with all that the second format has added.
+fn second(record: Record) -> Record {
+    let forced = ForcedAway { lease: [6; 16].into(), by: "alice".to_owned(), reason: "its host is gone".to_owned() };
+    let lease = record.lease.map(|lease| Lease {
+        lasts: Some(Duration::from_millis(45_001)),
+        boot: Some(Boot { id: [7; 16].into(), at: Duration::from_millis(123_456) }),
+        ..lease
+    });
+    Record {
+        format: 2,
+        beat_stamp: lease.as_ref().map(|_| Timestamp::from_micros(1_767_227_400_123_456)),
+        forced: lease.is_none().then(|| Box::new(forced)),
+        epoch: 3,
+        lease,
+        ..record
+    }
+}
+
 fn golden_path(name: &str) -> PathBuf {
-    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/v1")).join(name).with_extension("pb")
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden")).join(name).with_extension("pb")
 }
 
 #[test]
@@ -329,7 +340,7 @@ fn write_the_golden_files() {
 }
 
 #[test]
-fn what_the_first_release_wrote_is_read_for_ever() {
+fn what_was_ever_written_is_read_for_ever() {
     for (name, key, record) in golden() {
         let body = Bytes::from(std::fs::read(golden_path(name)).unwrap());
         assert_eq!(decode(body.clone()).unwrap(), (key.clone(), record.clone()), "{name}");
@@ -351,9 +362,9 @@ async fn bed() -> (FaultStore, TestClock, Leases) {
 /// As a later version might write it: with a field that we do not know.
 fn newer(record: &Record) -> Bytes {
     let mut message = fields(&key("a"), record);
-    message.format = 2;
-    // Field 12, a string.
-    sealed(&message, b"\x62\x06future")
+    message.format = FORMAT + 1;
+    // Field 14, a string.
+    sealed(&message, b"\x72\x06future")
 }
 
 const NAME: &str = "default/meta/a.pb";
@@ -446,6 +457,6 @@ async fn a_revision_that_cannot_be_followed_is_an_error_and_no_panic() {
     let (objects, _clock, leases) = bed().await;
     objects.put_object(NAME, encode(&key("a"), &Record { revision: u64::MAX, ..free() }));
     leases.peek(&key("a")).await.unwrap();
-    let error = leases.acquire(&key("a"), &Request::new(SKEW).unwrap()).await.unwrap_err();
+    let error = leases.acquire(&key("a"), &Request::new(Duration::from_secs(1)).unwrap()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }

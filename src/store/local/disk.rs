@@ -2,8 +2,9 @@
 
 use super::{
     durable::{Durable, Tag},
-    error::{LocalError, from_io, is_missing},
+    error::{LocalError, from_io, is_missing, permit},
     name::{Name, PRIVATE, SHARDS, is_hour},
+    share::Share,
     write::Shard,
 };
 use crate::{Clock, Error};
@@ -21,6 +22,7 @@ use std::{
 pub(super) struct Disk {
     pub(super) root: PathBuf,
     pub(super) private: PathBuf,
+    pub(super) share: Share,
     pub(super) shards: [Shard; SHARDS],
     /// Kept open, so that its inode cannot be given to a folder that takes its place.
     #[cfg(unix)]
@@ -46,32 +48,23 @@ pub(super) struct Loaded {
 
 impl Disk {
     pub(super) fn open(root: &Path, clock: Arc<dyn Clock>) -> Result<Self, Error> {
-        let unusable = |error: io::Error| {
-            let what = root.display();
-            let message = match error.kind() {
-                io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
-                    format!("{what} is not a directory: name another one, or move the file away")
-                }
-                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => format!(
-                    "{what} cannot be written ({error}): give the user of this process write access, or choose \
-                     another directory"
-                ),
-                _ => format!("{what} cannot be used as a store: {error}"),
-            };
-            Error::config(message).with_source(error)
+        let at = |path: &Path| {
+            let path = path.to_path_buf();
+            move |error| unusable(&path, error)
         };
-        let root = &std::path::absolute(root).map_err(unusable)?;
+        let root = &std::path::absolute(root).map_err(at(root))?;
         let made = root.ancestors().take_while(|folder| !folder.exists()).count();
-        fs::create_dir_all(root).map_err(unusable)?;
+        fs::create_dir_all(root).map_err(at(root))?;
         // Neither a change of the working directory nor of a symbolic link may move an open store.
-        let root = fs::canonicalize(root).map_err(unusable)?;
+        let root = fs::canonicalize(root).map_err(at(root))?;
+        let share = Share::of(&root).map_err(at(&root))?;
         let private = root.join(PRIVATE[0]).join(PRIVATE[1]);
-        fs::create_dir_all(&private).map_err(unusable)?;
-        locks_exclude(&private.join("lock-check"), &root, unusable)?;
+        share.make_folders(&root, &private).map_err(|(folder, error)| unusable(&folder, error))?;
+        locks_exclude(&private, &root, share)?;
         let disk = Self {
             shards: std::array::from_fn(|_| Shard::default()),
             #[cfg(unix)]
-            private_folder: File::open(&private).map_err(unusable)?,
+            private_folder: File::open(&private).map_err(at(&private))?,
             clock,
             durable: Mutex::default(),
             failed: OnceLock::new(),
@@ -79,6 +72,7 @@ impl Disk {
             before_sync: Mutex::default(),
             root,
             private,
+            share,
         };
         let flushed = disk.private.ancestors().take(3).chain(disk.root.ancestors().skip(1).take(made));
         for folder in flushed {
@@ -228,12 +222,50 @@ pub(super) fn is_at(_file: &File, _path: &Path) -> bool {
     true
 }
 
-pub(super) fn open_lock(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+/// Why the store cannot be opened, by the file or folder that stands in the way.
+fn unusable(path: &Path, error: io::Error) -> Error {
+    let what = path.display();
+    let message = match error.kind() {
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+            format!("{what} is not a directory: name another one, or move the file away")
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            format!("{what} cannot be written ({error}): {}", permit("writing"))
+        }
+        _ => format!("{what} cannot be used as a store: {error}"),
+    };
+    Error::config(message).with_source(error)
+}
+
+/// Opens a lock file, which is made if it is missing. One of another user, who lets us only read it, locks as well.
+pub(super) fn open_lock(path: &Path, share: Share) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    share.prepare(&mut options).read(true).write(true).create(true).truncate(false);
+    let file = match options.open(path) {
+        // Whoever may only read may look, and a lock needs no more.
+        Err(denied) if matches!(denied.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
+            match File::open(path) {
+                Err(error) if is_missing(&error) => Err(denied),
+                opened => opened,
+            }
+        }
+        opened => opened,
+    }?;
+    share.take_after(&file);
+    Ok(file)
+}
+
+/// What is in the way if a lock file cannot be opened: the file, or the folder if it cannot be made there.
+pub(super) fn lock_or_folder<'a>(path: &'a Path, private: &'a Path) -> (&'static str, &'a Path) {
+    match path.exists() {
+        true => ("locking", path),
+        false => ("writing into", private),
+    }
 }
 
 /// Two handles on one file must not both get its lock. Some network and FUSE filesystems have no locks, or pretend.
-fn locks_exclude(path: &Path, root: &Path, unusable: impl Fn(io::Error) -> Error) -> Result<(), Error> {
+fn locks_exclude(private: &Path, root: &Path, share: Share) -> Result<(), Error> {
+    let path = &private.join("lock-check");
     let lockless = |why: &str| {
         Error::config(format!(
             "the filesystem of {} has no file locks ({why}), so two processes could both win: choose a directory on a \
@@ -241,7 +273,8 @@ fn locks_exclude(path: &Path, root: &Path, unusable: impl Fn(io::Error) -> Error
             root.display()
         ))
     };
-    let (first, second) = (open_lock(path).map_err(&unusable)?, open_lock(path).map_err(&unusable)?);
+    let open = || open_lock(path, share).map_err(|error| unusable(lock_or_folder(path, private).1, error));
+    let (first, second) = (open()?, open()?);
     match first.try_lock() {
         Ok(()) => match second.try_lock() {
             Ok(()) => Err(lockless("two handles got the same lock")),

@@ -50,7 +50,7 @@ pub enum LocalError {
         path: PathBuf,
     },
     /// The user of this process may not do that.
-    #[error("{doing} {}: {source}; give the user of this process write access, or choose another directory", path.display())]
+    #[error("{doing} {}: {source}; {}", path.display(), permit(doing))]
     Denied {
         /// What was tried.
         doing: &'static str,
@@ -72,6 +72,23 @@ pub enum LocalError {
     /// The runtime ended while the operation was on its way.
     #[error("interrupted: {0}; a write may or may not have happened")]
     Interrupted(String),
+}
+
+impl LocalError {
+    /// What to do, where its words do not say it.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        matches!(self, Self::Io { .. } | Self::Interrupted(_)).then_some("try again later")
+    }
+}
+
+/// What is missing: a lock needs no more than to be read.
+pub(super) fn permit(doing: &str) -> &'static str {
+    match doing {
+        "reading" | "locking" | "opening" | "listing" => {
+            "give the user of this process read access to it, or choose another directory"
+        }
+        _ => "give the user of this process write access to it, or choose another directory",
+    }
 }
 
 impl From<LocalError> for Error {

@@ -5,11 +5,13 @@
 //! process cannot know to be on disk is flushed before it is told to anybody ([`disk`]), and a disk that failed to
 //! flush is not asked again.
 
+pub(crate) mod alive;
 mod disk;
 mod durable;
 mod error;
 mod list;
 mod name;
+mod share;
 #[cfg(test)]
 mod tests;
 mod write;

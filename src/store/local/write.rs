@@ -2,7 +2,7 @@
 
 use super::{
     blocking,
-    disk::{Disk, is_at, open_lock},
+    disk::{Disk, is_at, lock_or_folder, open_lock},
     durable::Tag,
     error::{LocalError, STORE, from_io, is_full, is_missing, not_found},
     name::{Name, is_hour},
@@ -79,7 +79,7 @@ impl Disk {
         let mut turn = Arc::clone(&self.shards[shard]).lock_owned().await;
         let disk = Arc::clone(self);
         let answer = blocking(move || {
-            let _locked = Locked::new(&mut turn, &disk.private.join(format!("lock-{shard:02}")))?;
+            let _locked = Locked::new(&mut turn, &disk, shard)?;
             // The process may have waited for long: what was true before may not be now.
             disk.check()?;
             caller.is_here()?;
@@ -95,7 +95,8 @@ impl Disk {
         let tag = Tag::of(body.iter().map(AsRef::as_ref));
         // One per lock: what a killed writer left is overwritten by the next one, and never piles up.
         let staged = self.private.join(format!("tmp-{:02}", name.shard()));
-        let published = self.stage(&staged, body).and_then(|()| caller.is_here()).and_then(|()| publish(&staged, name));
+        let published =
+            self.stage(&staged, body).and_then(|()| caller.is_here()).and_then(|()| self.publish(&staged, name));
         if let Err(error) = published {
             let _ = fs::remove_file(&staged);
             return Err(error);
@@ -135,9 +136,20 @@ impl Disk {
     fn stage(&self, staged: &Path, body: &PutPayload) -> Result<()> {
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => LocalError::Replaced { path: self.private.clone() }.into(),
+            io::ErrorKind::PermissionDenied => from_io("writing into", &self.private, error),
             _ => from_io("writing", staged, error),
         };
-        let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(staged).map_err(failed)?;
+        let mut options = OpenOptions::new();
+        self.share.prepare(&mut options).write(true).create_new(true);
+        let mut file = match options.open(staged) {
+            // Left by a killed writer, maybe another user's, who may not be written over; or a link to something else.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                fs::remove_file(staged).and_then(|()| options.open(staged))
+            }
+            opened => opened,
+        }
+        .map_err(failed)?;
+        self.share.take_after(&file);
         body.iter().try_for_each(|chunk| file.write_all(chunk)).map_err(failed)?;
         self.try_sync(&file, staged).map_err(|error| match is_full(&error) {
             true => failed(error),
@@ -150,35 +162,33 @@ impl Disk {
         match fs::remove_file(&name.file) {
             Ok(()) => Ok(name.location.clone()),
             Err(error) if is_missing(&error) || name.file.is_dir() => Err(not_found(&name.location)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(from_io("deleting from", &name.folder, error))
+            }
             Err(error) => Err(from_io("deleting", &name.file, error)),
         }
     }
-}
 
-/// Makes the staged file the object, in one step, with its folder if need be.
-fn publish(staged: &Path, name: &Name) -> Result<()> {
-    let mut outcome = fs::rename(staged, &name.file);
-    for _ in 0..TRIES {
-        match &outcome {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            _ => break,
-        }
-        outcome = match fs::create_dir_all(&name.folder) {
-            // Somebody made it before us and removed it before we looked.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !name.folder.exists() => {
-                Err(io::ErrorKind::NotFound.into())
+    /// Makes the staged file the object, in one step, with its folder if need be.
+    fn publish(&self, staged: &Path, name: &Name) -> Result<()> {
+        let rename = || fs::rename(staged, &name.file).map_err(|error| (name.file.clone(), error));
+        let mut outcome = rename();
+        for _ in 0..TRIES {
+            match &outcome {
+                Err((_, error)) if error.kind() == io::ErrorKind::NotFound => {}
+                _ => break,
             }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(io::ErrorKind::NotADirectory.into()),
-            made => made.and_then(|()| fs::rename(staged, &name.file)),
-        };
-    }
-    outcome.map_err(|error| match error.kind() {
-        // Not a missing object: the folder, or the staged file, was taken away again and again.
-        io::ErrorKind::NotFound => {
-            LocalError::Io { doing: "renaming onto", path: name.file.clone(), source: error.into() }.into()
+            outcome = self.share.make_folders(&self.root, &name.folder).and_then(|()| rename());
         }
-        _ => from_io("renaming onto", &name.file, error),
-    })
+        outcome.map_err(|(path, error)| match error.kind() {
+            // Not a missing object: the folder, or the staged file, was taken away again and again.
+            io::ErrorKind::NotFound => LocalError::Io { doing: "renaming onto", path, source: error.into() }.into(),
+            // An object is replaced in its folder, whoever may write the object itself.
+            io::ErrorKind::PermissionDenied if path == name.file => from_io("writing into", &name.folder, error),
+            io::ErrorKind::PermissionDenied => from_io("writing into", &path, error),
+            _ => from_io("renaming onto", &path, error),
+        })
+    }
 }
 
 /// Tells work on a blocking thread that nobody waits for it any more: a write that its caller has given up must not
@@ -220,14 +230,18 @@ impl Drop for Here {
 struct Locked<'a>(&'a mut Option<File>);
 
 impl<'a> Locked<'a> {
-    fn new(slot: &'a mut Option<File>, path: &Path) -> Result<Self> {
+    fn new(slot: &'a mut Option<File>, disk: &Disk, shard: usize) -> Result<Self> {
+        let path = &disk.private.join(format!("lock-{shard:02}"));
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => LocalError::Replaced { path: path.to_path_buf() }.into(),
-            _ => from_io("locking", path, error),
+            _ => {
+                let (doing, what) = lock_or_folder(path, &disk.private);
+                from_io(doing, what, error)
+            }
         };
         let file = match slot.take() {
             Some(file) => file,
-            None => open_lock(path).map_err(failed)?,
+            None => open_lock(path, disk.share).map_err(failed)?,
         };
         loop {
             match file.lock() {

@@ -30,7 +30,7 @@ async fn a_change_raises_the_epoch_and_leaves_the_rest_and_old_settings_are_refu
     assert_eq!(refused.settings(settings).open().await.unwrap_err().kind(), ErrorKind::Config);
     let noted = world.objects.names().into_iter().find(|name| name.starts_with(".leasehold/repairs/")).unwrap();
     let text = String::from_utf8_lossy(&world.objects.object(&noted).unwrap().0).into_owned();
-    assert!(text.contains("settings_changed") && text.contains("alice") && text.contains("7200s"), "{text}");
+    assert!(text.contains("settings_changed") && text.contains("alice") && text.contains("max_ttl 2 h"), "{text}");
     again.change_agreement(&longer(3), "bob").await.unwrap();
     assert_eq!(world.process().await.store.info().await.unwrap().revision, old.revision + 2);
 }

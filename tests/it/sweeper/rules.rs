@@ -445,11 +445,11 @@ async fn a_dry_run_says_what_would_be_done_and_writes_nothing() {
 #[tokio::test]
 async fn a_pass_over_one_namespace_leaves_all_others_alone() {
     let world = World::new();
+    let process = world.process().await;
     for namespace in ["a", "b", "c"] {
         file_stale(&world.objects, namespace, 2);
     }
     world.objects.put_object(&format!(".txn-decisions/e/{HOUR}/019b76da-a800-7000-8000-000000000001"), "{}");
-    let process = world.process().await;
     world.clock.advance(PAST);
     let report = process.store.sweep_once(at_once().namespace(Namespace::new("b").unwrap())).await.unwrap();
     assert_eq!(figures(&report), (2, 0, 2, 0, 0), "{report:?}");

@@ -63,6 +63,18 @@ fn reads(store: &Store) -> u64 {
     store.requests().of(Get)
 }
 
+/// Until a run has looked at its first entry: before that it lists, at the same pace.
+async fn first_read(world: &World, store: &Store) {
+    let before = reads(store);
+    for _ in 0..20 {
+        if reads(store) > before {
+            return;
+        }
+        pass(world, TENTH / 2, TENTH / 2).await;
+    }
+    panic!("nothing was looked at");
+}
+
 #[tokio::test]
 async fn nothing_runs_before_the_grace_is_over() {
     let (world, store) = with_entries(3, |_| {}).await;
@@ -72,7 +84,7 @@ async fn nothing_runs_before_the_grace_is_over() {
     pass(&world, IDLE_GRACE - SECOND, SECOND).await;
     assert_eq!(store.requests().since(&before).total(), 0);
     pass(&world, SECOND, SECOND).await;
-    assert_eq!(store.requests().since(&before).of(Get), 1);
+    assert_eq!(store.requests().since(&before).of(List), 1);
     pass(&world, SECOND, TENTH).await;
     assert_eq!((store.stats().entries_deleted, store.stats().sweeps_complete), (3, 1));
 }
@@ -89,9 +101,9 @@ async fn whoever_looks_sees_what_it_is_doing_and_how_its_runs_ended() {
     let seen = store.sweeper();
     assert!(!seen.running && seen.rests_until > Some(world.clock.wall()), "{seen:?}");
     assert_eq!((seen.runs[0].report.entries_deleted, seen.runs[0].by_hand), (3, false));
-    store.sweep_once(SweepOptions::new().dry_run()).await.unwrap();
+    store.sweep_once(super::at_once().dry_run()).await.unwrap();
     assert_eq!(store.sweeper().runs.len(), 1, "a dry run has done nothing");
-    store.sweep_once(SweepOptions::new()).await.unwrap();
+    store.sweep_once(super::at_once()).await.unwrap();
     let seen = store.sweeper();
     assert_eq!((seen.runs.len(), seen.runs[0].by_hand, seen.runs[0].ended_at), (2, true, world.clock.wall()));
 }
@@ -117,7 +129,8 @@ async fn one_operation_during_a_run_stops_it_before_the_next_entry_and_it_resume
     settle().await;
     let before = reads(&store);
     pass(&world, IDLE_GRACE, SECOND).await;
-    pass(&world, 2 * TENTH + TENTH / 2, TENTH / 2).await;
+    first_read(&world, &store).await;
+    pass(&world, 2 * TENTH + TENTH / 4, TENTH / 4).await;
     assert_eq!(reads(&store) - before, 3);
     assert_eq!(entries(&world.objects).len(), 10, "in the middle of a page");
     store.leases("default").unwrap().get(&key("k-00003")).await.unwrap();
@@ -144,6 +157,7 @@ async fn a_pass_by_hand_heeds_activity_only_when_asked_to() {
             async move { store.sweep_once(options).await.unwrap() }
         });
         settle().await;
+        first_read(&world, &store).await;
         pass(&world, 3 * TENTH, TENTH).await;
         store.mark_activity();
         pass(&world, SECOND, TENTH).await;
@@ -155,37 +169,40 @@ async fn a_pass_by_hand_heeds_activity_only_when_asked_to() {
 
 #[tokio::test]
 async fn a_tick_that_finds_a_run_under_way_skips_and_the_pace_holds() {
-    let longest = |sweep: &mut SweepSettings| (sweep.max_ops_per_run, sweep.max_runtime_per_run) = (2000, 10 * MINUTE);
+    let longest = |sweep: &mut SweepSettings| {
+        (sweep.max_ops_per_run, sweep.max_runtime_per_run, sweep.page_size) = (2000, 10 * MINUTE, 1000);
+    };
     let (world, store) = with_entries(1000, longest).await;
     let (_one, _other) = (store.start_sweeper(), store.start_sweeper());
     settle().await;
     let before = reads(&store);
     pass(&world, IDLE_GRACE, SECOND).await;
+    first_read(&world, &store).await;
     assert_eq!(reads(&store) - before, 1);
     for tenths in 1..1000 {
         pass(&world, TENTH, TENTH / 2).await;
         assert_eq!(reads(&store) - before, 1 + tenths, "one each tenth of a second, whoever else ticks");
         assert!(tenths == 999 || runs(&store) == 0);
     }
+    pass(&world, SECOND, TENTH).await;
     assert_eq!(store.stats().sweeps_complete, 1);
     assert_eq!(store.stats().entries_deleted, 1000);
 }
 
 #[tokio::test]
-async fn a_run_looks_at_no_more_entries_than_it_may() {
+async fn a_run_does_no_more_than_it_may_and_listings_count() {
     let (world, store) = with_entries(20, |sweep| sweep.max_ops_per_run = 7).await;
     let _sweeper = store.start_sweeper();
     settle().await;
     pass(&world, IDLE_GRACE, SECOND).await;
-    for (deleted, by_ops, complete) in [(7, 1, 0), (14, 2, 0), (20, 2, 1)] {
+    // Three listings (the namespaces, ours and theirs) and twenty entries.
+    for (ops, ended) in [(7, StoppedBy::Ops), (7, StoppedBy::Ops), (7, StoppedBy::Ops), (2, StoppedBy::Complete)] {
         pass(&world, 2 * SECOND, TENTH).await;
-        let stats = store.stats();
-        assert_eq!(
-            (stats.entries_deleted, stats.sweeps_ended_by_ops, stats.sweeps_complete),
-            (deleted, by_ops, complete)
-        );
+        let last = store.sweeper().runs[0].report.clone();
+        assert_eq!((last.entries_seen + last.lists, last.stopped_by), (ops, Some(ended)), "{last:?}");
         pass(&world, 28 * SECOND + 6 * TENTH, SECOND).await;
     }
+    assert_eq!((store.stats().entries_deleted, store.stats().sweeps_ended_by_ops), (20, 3));
 }
 
 #[tokio::test]
@@ -198,7 +215,29 @@ async fn a_run_takes_no_longer_than_it_may() {
     pass(&world, 10 * SECOND - MILLI, SECOND).await;
     assert_eq!(runs(&store), 0);
     pass(&world, MILLI, MILLI).await;
-    assert_eq!((store.stats().sweeps_ended_by_time, store.stats().entries_deleted), (1, 10));
+    assert_eq!(store.stats().sweeps_ended_by_time, 1);
+    let last = store.sweeper().runs[0].report.clone();
+    assert_eq!(last.entries_seen + last.lists, 10, "{last:?}");
+    assert_eq!(store.stats().entries_deleted, last.entries_seen);
+}
+
+#[tokio::test]
+async fn listings_go_at_the_same_pace_as_entries() {
+    let world = World::new();
+    for number in 0..50 {
+        file_stale(&world.objects, &format!("n-{number:02}"), 1);
+    }
+    world.clock.advance(PAST);
+    let store = seeded(&world.objects, &world.clock, 1, settings(|_| {})).await;
+    let _sweeper = store.start_sweeper();
+    settle().await;
+    let before = store.requests();
+    pass(&world, IDLE_GRACE, SECOND).await;
+    for tenths in 1..=60 {
+        pass(&world, TENTH, TENTH).await;
+        let made = store.requests().since(&before);
+        assert_eq!(made.of(List) + made.of(Get), 1 + tenths, "one listing finds all namespaces: {made:?}");
+    }
 }
 
 #[tokio::test]
@@ -207,6 +246,7 @@ async fn stopping_does_not_wait_for_the_pace_and_deletes_what_was_judged() {
     let sweeper = store.start_sweeper();
     settle().await;
     pass(&world, IDLE_GRACE, SECOND).await;
+    first_read(&world, &store).await;
     pass(&world, 2 * TENTH, TENTH).await;
     assert_eq!(store.stats().entries_deleted, 0);
     // The clock stands still.
@@ -228,6 +268,7 @@ async fn stopping_finishes_the_entry_in_hand() {
     settle().await;
     world.objects.faults().script(Rule::once(Op::Put, Fault::Delay(SECOND)).on("meta/a"));
     pass(&world, IDLE_GRACE, SECOND).await;
+    first_read(&world, &store).await;
     let stopping = tokio::spawn(sweeper.stop());
     settle().await;
     assert!(!stopping.is_finished(), "a swap is under way");
@@ -240,15 +281,26 @@ async fn stopping_finishes_the_entry_in_hand() {
 
 #[tokio::test]
 async fn a_store_that_fails_in_the_middle_of_a_pass_keeps_nothing_that_was_judged() {
-    let (world, store) = with_entries(10, |sweep| sweep.page_size = 4).await;
-    world.objects.faults().script(Rule::once(Op::List, Fault::Refuse(Answer::Status(500))).on(".lease-index").after(2));
+    let (world, store) = with_entries(1500, |_| {}).await;
+    let failing = Rule::always(Op::List, Fault::Refuse(Answer::Status(500))).on("default/.lease-index");
+    world.objects.faults().script(failing.after(1));
     let report = store.sweep_once(super::at_once()).await.unwrap();
     assert_eq!(report.stopped_by, Some(StoppedBy::Error), "{report:?}");
     assert_eq!(report.entries_deleted, report.entries_seen);
-    assert!(report.entries_deleted >= 4, "{report:?}");
+    assert!(report.entries_deleted >= 750, "{report:?}");
+    world.objects.faults().clear();
     let report = store.sweep_once(super::at_once()).await.unwrap();
     assert_eq!(report.stopped_by, Some(StoppedBy::Complete));
     assert_eq!(entries(&world.objects), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_listing_that_breaks_off_between_two_pages_is_taken_up_again() {
+    let (world, store) = with_entries(1500, |_| {}).await;
+    let failing = Rule::once(Op::List, Fault::Refuse(Answer::Status(500))).on("default/.lease-index");
+    world.objects.faults().script(failing.after(1));
+    let report = store.sweep_once(super::at_once()).await.unwrap();
+    assert_eq!((report.stopped_by, report.entries_deleted), (Some(StoppedBy::Complete), 1500), "{report:?}");
 }
 
 #[tokio::test]
@@ -266,8 +318,8 @@ async fn after_a_complete_pass_no_request_is_made_until_the_next_hour_is_due() {
         assert_eq!(store.requests().since(&before).total(), 0, "hour {hour}");
         pass(&world, 2 * SECOND, SECOND).await;
         let made = store.requests().since(&before);
-        // The namespaces, our own index and that of decisions: nobody has leases here any more.
-        assert_eq!((made.of(List), made.total()), (3, 3), "hour {hour}: {made:?}");
+        // The namespaces, and our own index: nobody has leases or decisions here any more.
+        assert_eq!((made.of(List), made.total()), (2, 2), "hour {hour}: {made:?}");
         assert_eq!(store.stats().sweeps_complete, 2 + hour);
     }
 }
@@ -283,9 +335,10 @@ async fn a_fleet_does_not_wake_at_once() {
     }
     settle().await;
     pass(&world, IDLE_GRACE, SECOND).await;
+    pass(&world, SECOND, TENTH).await;
     assert!(stores.iter().all(|(_, store)| store.stats().sweeps_complete == 1));
     let awake = |passes| stores.iter().filter(|(_, store)| store.stats().sweeps_complete >= passes).count();
-    pass(&world, 25 * MINUTE - SECOND, 10 * SECOND).await;
+    pass(&world, 25 * MINUTE - 2 * SECOND, 10 * SECOND).await;
     assert_eq!(awake(2), 0, "the hour is not due");
     let mut most = 0;
     for _ in 0..31 {
@@ -298,54 +351,17 @@ async fn a_fleet_does_not_wake_at_once() {
 }
 
 #[tokio::test]
-async fn a_system_that_is_never_idle_is_swept_a_little_every_minute() {
-    let (world, store) = with_entries(20, |_| {}).await;
-    let _sweeper = store.start_sweeper();
-    settle().await;
-    let busy = async |time: Duration, step: Duration| {
-        let mut left = time;
-        while !left.is_zero() {
-            store.mark_activity();
-            pass(&world, SECOND / 2, step).await;
-            left -= SECOND / 2;
-        }
-    };
-    busy(60 * MINUTE - SECOND, SECOND).await;
-    assert_eq!(store.stats().entries_deleted, 0);
-    busy(2 * SECOND, TENTH).await;
-    assert_eq!(store.stats().entries_deleted, 5, "whoever is active meanwhile");
-    for deleted in [10, 15, 20] {
-        busy(MINUTE - 2 * SECOND, SECOND).await;
-        assert_eq!(store.stats().entries_deleted, deleted - 5);
-        busy(3 * SECOND, TENTH).await;
-        assert_eq!(store.stats().entries_deleted, deleted);
-    }
-    assert_eq!(store.stats().sweeps_ended_by_activity, 0);
-}
-
-#[tokio::test]
-async fn the_trickle_can_be_switched_off() {
-    let (world, store) = with_entries(5, |sweep| sweep.starvation_after = Duration::ZERO).await;
-    let _sweeper = store.start_sweeper();
-    settle().await;
-    for _ in 0..3 * 60 {
-        store.mark_activity();
-        pass(&world, MINUTE, MINUTE).await;
-    }
-    assert_eq!((runs(&store), entries(&world.objects).len()), (0, 5));
-}
-
-#[tokio::test]
 async fn where_no_listing_is_allowed_it_says_so_once_and_rests_while_leases_work() {
     let said = Said::default();
     let _guard = tracing::subscriber::set_default(said.clone());
     let (world, store) = with_entries(5, |_| {}).await;
     world.objects.faults().script(Rule::always(Op::List, Fault::Refuse(Answer::Status(403))));
+    let before = store.requests();
     let _sweeper = store.start_sweeper();
     settle().await;
     pass(&world, 6 * 60 * MINUTE, 10 * SECOND).await;
     assert_eq!(said.count(&["may not list"]), 1);
-    let tries = store.requests().of(List);
+    let tries = store.requests().since(&before).of(List);
     assert!((2..=7).contains(&tries), "once an hour at the most: {tries}");
     let leases = store.leases("default").unwrap();
     let grant = take(&leases, "a").await;
@@ -386,7 +402,7 @@ async fn in_a_cluster_with_one_sweeper_only_one_sweeps_at_a_time() {
         pass(&world, TENTH, TENTH).await;
         assert_eq!(runs(&one) + runs(&other), 0, "one is at it, the other has skipped");
     }
-    pass(&world, 2 * TENTH, TENTH).await;
+    pass(&world, 8 * TENTH, TENTH).await;
     assert_eq!(swept().0 + swept().1, 100);
     assert!(swept().0 == 0 || swept().1 == 0, "{:?}", swept());
     assert_eq!(runs(&one) + runs(&other), 1);
@@ -403,7 +419,7 @@ async fn taking_turns_is_no_activity() {
     pass(&world, IDLE_GRACE + 2 * MINUTE, TENTH).await;
     assert_eq!(store.idle_for(), IDLE_GRACE + 2 * MINUTE);
     let stats = store.stats();
-    assert_eq!((stats.sweeps_ended_by_ops, stats.sweeps_complete, stats.entries_deleted), (1, 1, 300));
+    assert_eq!((stats.sweeps_ended_by_time, stats.sweeps_complete, stats.entries_deleted), (1, 1, 300));
 }
 
 #[tokio::test]
@@ -426,6 +442,7 @@ async fn it_slows_down_when_the_store_asks_for_patience_and_recovers() {
     world.objects.faults().script(Rule::once(Op::Get, Fault::Refuse(Answer::Status(503))).on("meta/"));
     let before = reads(&store);
     pass(&world, IDLE_GRACE, SECOND).await;
+    first_read(&world, &store).await;
     assert_eq!(reads(&store) - before, 2, "asked again at once");
     // Two tenths each, for sixteen entries without a complaint.
     for entry in 1..=16 {

@@ -8,14 +8,20 @@ const ENDED = {
   activity: "made way for traffic", stop: "stopped", error: "the store failed",
 };
 const EVERY = 2000;
+const PAGE = 100; // As many leases as the service puts into a document.
 let latest = null; // The last document.
 let ahead = 0; // How far the service's clock is ahead of ours.
 let timer = 0;
+let asked = 0; // How often the service was asked: an answer that another one has overtaken is thrown away.
+let skip = 0; // How many leases are on the pages before.
+let search = null; // What is looked for in the store.
 
 const now = () => Date.now() + ahead;
 const keyText = (item) => item.key ?? `base64:${item.key_b64}`;
 const idOf = (item) => `${item.namespace}\n${item.key ?? ""}\n${item.key_b64 ?? ""}`;
 const number = (value) => value.toLocaleString("en-US");
+const some = (count, one, many) => `${number(count)} ${count === 1 ? one : many}`;
+const wanted = () => $("filter").value.trim();
 
 function make(tag, className, text) {
   const element = document.createElement(tag);
@@ -56,6 +62,7 @@ function ago(ms) {
 }
 
 const clock = (ms) => new Date(ms).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+const time = (ms) => new Date(ms).toISOString().slice(11, 19);
 const hour = (text) => clock(Date.UTC(+text.slice(0, 4), +text.slice(4, 6) - 1, +text.slice(6, 8), +text.slice(8, 10) + 1));
 
 // The token lives as long as the tab.
@@ -76,15 +83,19 @@ async function call(path, options = {}) {
 
 async function refresh() {
   clearTimeout(timer);
+  const turn = ++asked;
   try {
     const sent = Date.now();
-    latest = await call("/v1/overview");
+    const answer = await call(`/v1/overview?find=${encodeURIComponent(wanted())}&skip=${skip}`);
+    if (turn !== asked) return;
+    latest = answer;
     ahead = latest.now_ms - (sent + Date.now()) / 2;
     $("login").hidden = true;
     $("main").hidden = false;
     $("leave").hidden = !token.get();
     show(latest);
   } catch (error) {
+    if (turn !== asked) return;
     if (error.code === "unauthorized") return ask();
     health("bad", error.code ? error.message : "no answer");
   }
@@ -95,6 +106,7 @@ function ask() {
   $("refused").hidden = !token.get();
   token.set(null);
   latest = null;
+  look("");
   $("main").hidden = true;
   $("leave").hidden = true;
   $("login").hidden = false;
@@ -153,6 +165,7 @@ function createLease(item) {
 
 function updateLease(row, item) {
   const { holder } = item;
+  row.item = item;
   row.querySelector(".note").textContent = holder.note ?? "";
   row.querySelector(".note").hidden = !holder.note;
   row.querySelector(".owner").textContent = holder.owner || "no name";
@@ -164,48 +177,125 @@ function updateLease(row, item) {
   row.dataset.ttl = holder.ttl_ms;
 }
 
-// Keys that the index has and this process has not seen, held or free.
-const unseen = (data) => data.filed.keys.filter((item) => !item.seen_free);
-
 function showLeases(data) {
-  const wanted = $("filter").value.trim().toLowerCase();
-  const fits = (item) => `${item.namespace} ${keyText(item)} ${item.holder?.owner ?? ""}`.toLowerCase().includes(wanted);
-  // In the order of their keys: a countdown that moves its row about cannot be read.
-  const held = data.held.filter(fits).sort((one, other) => idOf(one) < idOf(other) ? -1 : 1);
-  keep($("leases"), held, (item) => `${idOf(item)}\n${item.holder.fence}`, createLease, updateLease);
-  $("no-leases").hidden = held.length > 0;
-  $("no-leases").textContent = wanted ? "Nothing that this process knows of fits." : "This process knows of no lease that is held.";
-  const hidden = data.held_total - data.held.length;
-  $("more-leases").hidden = hidden <= 0;
-  $("more-leases").textContent = `and ${number(hidden)} more that end later`;
+  keep($("leases"), data.held, (item) => `${idOf(item)}\n${item.holder.fence}`, createLease, updateLease);
+  if (skip > 0 && data.held.length === 0) {
+    skip = Math.max(0, skip - PAGE);
+    return refresh();
+  }
+  $("no-leases").hidden = data.held.length > 0;
+  $("no-leases").textContent = wanted() ? `This process knows of no lease with “${wanted()}” in its key or owner.` : "This process knows of no lease that is held.";
+  $("pager").hidden = data.held_found <= data.held.length;
+  $("range").textContent = `${number(skip + 1)} to ${number(skip + data.held.length)} of ${number(data.held_found)}`;
+  $("before").disabled = skip === 0;
+  $("after").disabled = skip + data.held.length >= data.held_found;
+  showFiled(data.filed);
+}
 
-  const filed = data.filed;
-  const others = unseen(data);
-  $("filed").hidden = others.length === 0 && !filed.problem;
-  $("filed-title").textContent = filed.problem ? `The index could not be read: ${filed.problem}`
-    : `${number(others.length)}${filed.more ? " or more" : ""} other keys may be held`;
-  keep($("filed-keys"), others.filter(fits).slice(0, 100), idOf, (item) => {
+// Keys that the index has and this process does not know to be held.
+function showFiled(filed) {
+  const text = wanted().toLowerCase();
+  const parts = [some(filed.unseen, "other key may be held", "other keys may be held")];
+  if (filed.seen_free) parts.push(`${some(filed.seen_free, "was", "were")} free when last seen here`);
+  if (filed.unnamed) parts.push(some(filed.unnamed, "has a long name", "have long names"));
+  if (filed.more) parts.push("and the index goes on");
+  $("filed").hidden = filed.unseen + filed.seen_free + filed.unnamed === 0 && !filed.more && !filed.problem;
+  $("filed-title").textContent = filed.problem ? `The index could not be read: ${filed.problem}` : parts.join(", ");
+  const fits = (item) => `${item.namespace} ${keyText(item)}`.toLowerCase().includes(text);
+  keep($("filed-keys"), filed.keys.filter(fits), idOf, (item) => {
     const row = make("li", "row");
-    const look = make("button", "link", "look");
-    look.type = "button";
-    look.addEventListener("click", () => lookAt(item, row, look));
-    row.append(keyElement(item), make("span", "ago", `until ${hour(item.hour)} at the latest`), look);
+    const button = make("button", "link", "look");
+    button.type = "button";
+    button.addEventListener("click", () => lookAt(item, row, button));
+    row.append(keyElement(item), make("span", "ago"), button);
     return row;
-  }, () => {});
+  }, (row, item) => {
+    if (!row.dataset.looked) row.querySelector(".ago").textContent = item.seen_free ? "free when last seen" : `until ${hour(item.hour)} at the latest`;
+  });
+}
+
+function peek(item) {
+  const key = item.key !== undefined ? encodeURIComponent(item.key)
+    : [...atob(item.key_b64)].map((byte) => `%${byte.charCodeAt(0).toString(16).padStart(2, "0")}`).join("");
+  return call(`/v1/lease?peek=true&namespace=${item.namespace}&key=${key}`);
 }
 
 async function lookAt(item, row, button) {
   button.disabled = true;
   try {
-    const key = item.key !== undefined ? encodeURIComponent(item.key)
-      : [...atob(item.key_b64)].map((byte) => `%${byte.charCodeAt(0).toString(16).padStart(2, "0")}`).join("");
-    const status = await call(`/v1/lease?peek=true&namespace=${item.namespace}&key=${key}`);
+    const status = await peek(item);
     if (status.holder) return refresh();
     row.querySelector(".ago").textContent = status.last_fence ? `free, last fence ${status.last_fence}` : "free";
   } catch (error) {
     row.querySelector(".ago").textContent = error.message;
   }
+  row.dataset.looked = "yes";
   button.disabled = false;
+}
+
+// Looks in the store for what this process may not know: the key of that name, and those that begin with it; or, on demand,
+// all keys. Whatever is read is known to the service from then on, and stands in the list.
+function look(text, all = false) {
+  const places = new Set(["default", ...latest?.namespaces ?? []]);
+  search = text && { text, all, free: 0, looked: 0, held: 0, unreadable: 0, exact: all ? [] : [...places], places: [...places].map((namespace) => ({ namespace })) };
+  if (search) lookFurther();
+  showFound();
+}
+
+async function lookFurther() {
+  const mine = search;
+  mine.busy = true;
+  mine.problem = null;
+  showFound();
+  try {
+    while (mine === search && mine.exact.length > 0) {
+      const status = await peek({ namespace: mine.exact[0], key: mine.text });
+      if (!status.holder) mine.free += 1;
+      mine.exact.shift();
+    }
+    for (let pages = 0; mine === search && mine.places.length > 0 && pages < 10; pages += 1) {
+      const [place] = mine.places;
+      const query = new URLSearchParams({ namespace: place.namespace, prefix: mine.all ? "" : mine.text, ...(place.after && { after: place.after }) });
+      const page = await call(`/v1/leases?${query}`);
+      const fits = (item) => `${keyText(item)}\n${item.holder?.owner ?? ""}`.toLowerCase().includes(mine.text.toLowerCase());
+      mine.looked += page.keys.length;
+      mine.held += page.keys.filter((item) => item.holder && (!mine.all || fits(item))).length;
+      mine.unreadable += page.unreadable.length;
+      if (page.next) place.after = page.next;
+      else mine.places.shift();
+    }
+  } catch (error) {
+    mine.problem = error.message;
+  }
+  mine.busy = false;
+  if (mine !== search) return;
+  showFound();
+  refresh();
+}
+
+function showFound() {
+  $("found").hidden = !search;
+  if (!search) return;
+  const { text, all, free, looked, held, unreadable, busy, problem, places } = search;
+  const parts = [];
+  if (!all && free > 0 && free >= new Set(["default", ...latest?.namespaces ?? []]).size) parts.push(`Nobody holds “${text}” itself.`);
+  if (busy) parts.push("Asking the store…");
+  else if (all) parts.push(`${some(looked, "key", "keys")} of the store looked at: ${some(held, "is held and fits", "are held and fit")}.`);
+  else parts.push(`${some(looked, "key of the store begins", "keys of the store begin")} with “${text}”: ${some(held, "is", "are")} held.`);
+  if (!busy && places.length > 0 && !problem) parts.push("There are more.");
+  if (unreadable) parts.push(`${some(unreadable, "record", "records")} could not be read.`);
+  if (problem) parts.push(`The store could not be asked: ${problem}`);
+  $("found-line").textContent = parts.join(" ");
+  $("found-line").classList.toggle("bad", Boolean(problem));
+  $("further").hidden = busy || places.length === 0;
+  $("all").hidden = busy || all;
+}
+
+// A lease of another process may have been renewed by the time that it ends: while somebody looks for it, it is read again.
+async function again(row) {
+  row.dataset.asked = row.dataset.expires;
+  try { await peek(row.item); } catch { return; } // The next look says what is wrong.
+  refresh();
 }
 
 function showEvents(data) {
@@ -293,8 +383,12 @@ function showStore(data) {
   const { store, counts } = data;
   $("place").textContent = store.place;
   $("skew").textContent = store.skew_ms === null ? "not known" : `${number(store.skew_ms)} ms`;
-  $("skew-more").textContent = store.clock_trusted ? `apart, ${number(store.skew_allowed_ms)} ms are allowed`
-    : "apart: nothing is granted until that is mended";
+  const wrong = store.wrong_clock;
+  $("skew").classList.toggle("bad", Boolean(wrong));
+  $("skew-more").textContent = !store.clock_trusted ? "apart: nothing is granted until that is mended"
+    : wrong ? `apart: ${time(wrong.ours_ms)} here, ${time(wrong.theirs_ms)} in the store; ${number(store.skew_allowed_ms)} ms are allowed`
+    : `apart, ${number(store.skew_allowed_ms)} ms are allowed`;
+  $("skew-more").title = wrong?.what ?? "";
   const facts = [
     ["Failed requests", number(store.failed), store.failed > 0], ["Throttled", number(store.throttled), store.throttled > 0],
     ["Writes in doubt", number(counts.doubts)], ["Found held", number(counts.held)], ["Given back", number(counts.released)],
@@ -304,15 +398,16 @@ function showStore(data) {
   $("facts").replaceChildren(...facts.flatMap(([name, value, bad]) => [make("dt", "", name), make("dd", bad ? "bad" : "", value)]));
   $("version").textContent = `leasehold ${data.version}`;
   if (data.draining) health("warn", "going down");
-  else if (!store.clock_trusted) health("bad", "clocks differ");
+  else if (wrong || !store.clock_trusted) health("bad", "wrong clock");
   else if (data.filed.problem) health("warn", "store is troubled");
   else health("", "all well");
 }
 
 function show(data) {
   $("held").textContent = number(data.held_total);
-  const other = unseen(data).length;
-  $("held-more").textContent = other ? `${number(other)}${data.filed.more ? "+" : ""} more may be held` : "that this process knows of";
+  const { unseen, unnamed, more } = data.filed;
+  const others = unseen + unnamed;
+  $("held-more").textContent = others ? `${number(others)}${more ? "+" : ""} more may be held` : more ? "others may be held as well" : "that this process knows of";
   $("waiting").textContent = number(data.waiting);
   $("waiting-more").textContent = `of ${number(data.waiting_limit)} places`;
   showLeases(data);
@@ -332,6 +427,7 @@ function tick() {
     row.querySelector(".bar i").style.width = `${Math.max(0, Math.min(100, left / row.dataset.ttl * 100))}%`;
     row.classList.toggle("soon", left > 0 && left < row.dataset.ttl / 4);
     row.classList.toggle("over", left <= 0);
+    if (search && left <= 0 && row.dataset.asked !== row.dataset.expires && !row.classList.contains("gone")) again(row);
   }
   for (const row of document.querySelectorAll(".events li")) row.lastElementChild.textContent = ago(+row.dataset.at);
   const idle = latest.sweeper.idle_ms + now() - latest.now_ms;
@@ -347,7 +443,19 @@ $("login").addEventListener("submit", (event) => {
   refresh();
 });
 $("leave").addEventListener("click", () => { token.set(null); refresh(); });
-$("filter").addEventListener("input", () => { if (latest) { showLeases(latest); tick(); } });
+let typed = 0;
+$("filter").addEventListener("input", () => {
+  skip = 0;
+  look("");
+  refresh();
+  clearTimeout(typed);
+  // One who types on has not asked yet.
+  typed = setTimeout(() => look(wanted()), 400);
+});
+$("further").addEventListener("click", lookFurther);
+$("all").addEventListener("click", () => look(search.text, true));
+$("before").addEventListener("click", () => { skip = Math.max(0, skip - PAGE); refresh(); });
+$("after").addEventListener("click", () => { skip += PAGE; refresh(); });
 $("sweep").addEventListener("click", async () => {
   $("sweep").disabled = true;
   $("sweep-state").textContent = "sweeping";

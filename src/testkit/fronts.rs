@@ -1,0 +1,58 @@
+//! The machines that a store answers by: each has a clock of its own, and which of them answers is not for the client to say.
+
+use crate::clock::Timestamp;
+
+/// How a store says what time it is.
+#[derive(Debug, Default)]
+pub(super) struct Fronts {
+    /// How far each of them is ahead of the store's time, in milliseconds. None: there is one, and it is right.
+    pub(super) ahead: Vec<i64>,
+    /// Whether objects are stamped with whole seconds, as clouds do.
+    pub(super) whole_seconds: bool,
+    turn: u64,
+}
+
+impl Fronts {
+    /// The time by whichever of them it is the turn of.
+    fn time(&mut self, time: Timestamp) -> Timestamp {
+        if self.ahead.is_empty() {
+            return time;
+        }
+        self.turn += 1;
+        // Well mixed, and no generator is disturbed by it.
+        let mixed = self.turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
+        let ahead = self.ahead[(mixed % self.ahead.len() as u64) as usize];
+        Timestamp::from_micros(time.as_micros().saturating_add(ahead.saturating_mul(1000)))
+    }
+
+    /// What an object is stamped with.
+    pub(super) fn stamp(&mut self, time: Timestamp) -> Timestamp {
+        let time = self.time(time);
+        if self.whole_seconds { whole_seconds(time) } else { time }
+    }
+
+    /// The `Date` of an answer.
+    pub(super) fn date(&mut self, time: Timestamp) -> Timestamp {
+        whole_seconds(self.time(time))
+    }
+}
+
+fn whole_seconds(time: Timestamp) -> Timestamp {
+    Timestamp::from_micros(time.as_micros().div_euclid(1_000_000).saturating_mul(1_000_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_and_dates_are_those_of_one_front_end_or_another() {
+        let mut fronts = Fronts { ahead: vec![0, 2000], whole_seconds: true, turn: 0 };
+        let stamps: Vec<i64> = (0..50).map(|_| fronts.stamp(Timestamp::from_millis(10_900)).as_millis()).collect();
+        assert!(stamps.contains(&10_000) && stamps.contains(&12_000));
+        assert!(stamps.iter().all(|stamp| [10_000, 12_000].contains(stamp)), "{stamps:?}");
+        let mut alone = Fronts::default();
+        assert_eq!(alone.stamp(Timestamp::from_millis(10_900)), Timestamp::from_millis(10_900));
+        assert_eq!(alone.date(Timestamp::from_millis(10_900)), Timestamp::from_millis(10_000));
+    }
+}

@@ -61,7 +61,8 @@ impl Error {
         self.kind.is_retryable()
     }
 
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+    #[doc(hidden)]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), source: None, without_effect: false }
     }
 

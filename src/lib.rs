@@ -61,16 +61,20 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod bucket;
 pub mod clock;
+mod counters;
 pub mod decision;
+mod duration;
 mod error;
 mod fence;
 pub mod fsck;
 mod generator;
+mod hour;
 mod id;
 mod index;
 mod key;
+#[doc(hidden)]
+pub mod kind;
 pub mod lease;
 mod namespace;
 #[cfg_attr(
@@ -78,27 +82,26 @@ mod namespace;
     allow(dead_code, unreachable_pub, reason = "only test builds have the switch")
 )]
 mod planted;
-mod settings;
-mod stats;
+mod shared;
+mod storage;
 pub mod store;
 pub mod sweep;
 #[cfg(feature = "testkit")]
 pub mod testkit;
+mod timing;
 mod ttl;
 
-pub use bucket::Bucket;
 pub use clock::{Clock, SystemClock};
 pub use decision::Decisions;
 pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;
 pub use generator::{Generator, OsGenerator};
+pub use hour::Hour;
 pub use id::{BootId, LeaseId, ProcessId, WriteId};
 pub use key::{Decoded, Key, KeyJson};
 pub use lease::Leases;
 pub use namespace::Namespace;
-pub use settings::Settings;
-pub use stats::Stats;
-pub use store::{Store, StoreBuilder};
+pub use store::{Settings, Stats, Store, StoreBuilder};
 pub use ttl::Ttl;
 
 #[cfg(doctest)]

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "these are tests")]
 
+#[path = "shared/notes.rs"]
+mod notes;
+
 use leasehold::{
     Key, Store,
     clock::{Clock, Timestamp},
@@ -33,6 +36,7 @@ async fn the_sweepers_work_is_scraped_with_the_right_values() {
     let clock = TestClock::at(Timestamp::from_millis(1_767_227_400_000));
     let objects = FaultStore::new(Arc::new(clock.clone()), Arc::new(SeededGenerator::new(1)));
     let builder = Store::builder().object_store(Arc::new(objects.clone())).shares_our_clock().lists_in_order();
+    let builder = builder.kind(notes::Notes::new(&objects));
     let store = builder.probing(Probing::Never).clock(Arc::new(clock.clone())).open().await.unwrap();
     let (leases, decisions) = (store.leases("default").unwrap(), store.decisions());
     let request = Request::new(Duration::from_secs(30)).unwrap();
@@ -45,6 +49,7 @@ async fn the_sweepers_work_is_scraped_with_the_right_values() {
         decisions.decide(decisions.begin(), Decision::Commit).await.unwrap();
     }
     clock.advance(Duration::from_secs(24 * 3600));
+    notes::write(&objects, "default", "old", clock.wall());
     for number in 0..5 {
         take(&format!("ended-{number}")).await;
     }
@@ -63,7 +68,7 @@ async fn the_sweepers_work_is_scraped_with_the_right_values() {
     });
     let interrupted = tokio::spawn({
         let store = store.clone();
-        async move { store.sweep_once(options).await.unwrap() }
+        async move { store.sweeper().run_once(options).await.unwrap() }
     });
     let began = clock.monotonic();
     while !interrupted.is_finished() {
@@ -80,16 +85,21 @@ async fn the_sweepers_work_is_scraped_with_the_right_values() {
     let interrupted = interrupted.await.unwrap();
     let took = clock.monotonic().since(began).as_secs_f64();
     assert_eq!((interrupted.stopped_by, interrupted.entries_seen), (Some(StoppedBy::Activity), 1));
-    let complete = store.sweep_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
+    let complete = store.sweeper().run_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
     assert_eq!(complete.stopped_by, Some(StoppedBy::Complete));
 
     let scraped = prometheus.render();
-    let value = |series| value(&scraped, series);
+    let value = |series: &str| value(&scraped, series);
     assert_eq!(value(r#"leasehold_leases_cleared_total{by="sweeper"}"#), 4.);
     assert_eq!(value(r#"leasehold_leases_cleared_total{by="operation"}"#), 1.);
     assert_eq!(value(r#"leasehold_markers_deleted_total{by="sweeper"}"#), 2.);
-    // Five that ended (one has a later entry now), the one given back, two decisions.
-    assert_eq!(value("leasehold_index_entries_deleted_total"), 8.);
+    // Five that ended (one has a later entry now), the one given back, two decisions, and a note.
+    assert_eq!(value("leasehold_index_entries_deleted_total"), 9.);
+    let of_kind =
+        |kind, outcome| value(&format!("leasehold_sweep_settled_total{{kind=\"{kind}\",outcome=\"{outcome}\"}}"));
+    assert_eq!((of_kind("lease", "cleared"), of_kind("lease", "entry_deleted")), (4., 6.));
+    assert_eq!((of_kind("decision", "deleted"), of_kind("decision", "entry_deleted")), (2., 2.));
+    assert_eq!((of_kind("note", "deleted"), of_kind("note", "entry_deleted"), of_kind("note", "moved")), (1., 1., 0.));
     // Those of two decisions, and of seven grants: one key was taken twice.
     assert_eq!(value("leasehold_index_entries_filed_total"), 9.);
     assert_eq!(value("leasehold_sweep_requests_total"), (interrupted.requests + complete.requests) as f64);
@@ -112,6 +122,6 @@ async fn the_sweepers_work_is_scraped_with_the_right_values() {
         assert!(scraped.contains(&format!("# HELP {name} ")), "{name} in:\n{scraped}");
     }
     // A second look changes nothing: a dry run is not counted.
-    store.sweep_once(SweepOptions::new().op_delay(Duration::ZERO).dry_run()).await.unwrap();
+    store.sweeper().run_once(SweepOptions::new().op_delay(Duration::ZERO).dry_run()).await.unwrap();
     assert_eq!(self::value(&prometheus.render(), "leasehold_sweep_duration_seconds_count"), 2.);
 }

@@ -144,7 +144,7 @@ impl Work {
                 }
                 (Self::Sweep, _) => {
                     let options = SweepOptions::new().dry_run().op_delay(Duration::ZERO);
-                    opened.store.sweep_once(options.namespace(Namespace::new(NAMESPACE)?)).await?;
+                    opened.store.sweeper().run_once(options.namespace(Namespace::new(NAMESPACE)?)).await?;
                 }
                 (Self::Cycle | Self::Renew, _) => {
                     let grant = granted(&key, leases.acquire(&key, &request).await?)?;

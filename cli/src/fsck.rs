@@ -9,7 +9,7 @@ use crate::{
     view::printable,
 };
 use clap::Args;
-use leasehold::fsck::{Finding, FsckOptions, Report};
+use leasehold::fsck::{Checked, Finding, FsckOptions, Report};
 use std::time::Duration;
 
 #[derive(Debug, Args)]
@@ -79,7 +79,9 @@ fn lines(finding: &Finding) -> String {
 }
 
 fn rows(report: &Report) -> Vec<(&'static str, String)> {
-    let looked = format!("{} records, {} decisions, {} entries", report.records, report.markers, report.entries);
+    let of_kind = |(kind, checked): (&&str, &Checked)| format!("{} of {kind}", checked.records);
+    let kinds: Vec<String> = report.kinds.iter().map(of_kind).collect();
+    let looked = format!("{} records ({}), {} entries", report.records, kinds.join(", "), report.entries);
     let found: u64 = report.found.values().sum();
     vec![
         ("looked at", looked),

@@ -1,4 +1,4 @@
-//! store show and set: what all processes on a store have agreed on.
+//! store show, set and repair: what all processes on a store have alike.
 
 use crate::{
     config::Config,
@@ -8,9 +8,13 @@ use crate::{
     target::{builder, no_service},
 };
 use clap::{Args, Subcommand};
-use leasehold::store::{Agreement, AgreementChange, Probing};
+use leasehold::{
+    decision::{MARKER_RETENTION, MAX_TXN_AGE},
+    lease::MAX_TTL,
+    store::{MARGIN, MAX_CLOCK_SKEW, Probing, SharedSettings, SharedSettingsChange},
+};
 use serde::Serialize;
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -47,7 +51,7 @@ pub(crate) struct Mend {
     reason: Option<String>,
 }
 
-/// What all processes agree on.
+/// What all processes have alike.
 #[derive(Debug, Args)]
 struct Values {
     /// How far the clocks of any two machines may differ
@@ -68,14 +72,13 @@ struct Values {
 }
 
 impl Values {
-    fn change(&self) -> AgreementChange {
-        AgreementChange {
-            max_clock_skew: self.max_clock_skew,
-            max_txn_age: self.max_txn_age,
-            margin: self.margin,
-            marker_retention: self.marker_retention,
-            max_ttl: self.max_ttl,
-        }
+    fn change(&self) -> SharedSettingsChange {
+        SharedSettingsChange::default()
+            .set_if(&MAX_CLOCK_SKEW, self.max_clock_skew)
+            .set_if(&MAX_TXN_AGE, self.max_txn_age)
+            .set_if(&MARGIN, self.margin)
+            .set_if(&MARKER_RETENTION, self.marker_retention)
+            .set_if(&MAX_TTL, self.max_ttl)
     }
 }
 
@@ -85,11 +88,9 @@ struct Shown {
     format: u32,
     revision: u64,
     epoch: u64,
-    max_clock_skew_ms: u64,
-    max_txn_age_ms: u64,
-    margin_ms: u64,
-    marker_retention_ms: u64,
-    max_ttl_ms: u64,
+    /// Every shared setting, in milliseconds.
+    #[serde(flatten)]
+    shared: BTreeMap<String, u64>,
     probed_at: Option<String>,
     probed_by: Option<String>,
 }
@@ -109,58 +110,47 @@ async fn show(config: &Config) -> Outcome {
     no_service(config)?;
     let store = builder(config)?.must_exist().probing(Probing::Never).open().await?;
     let info = store.info().await?;
-    let agreed = info.agreement;
+    let shared = info.shared_settings;
     let shown = Shown {
         store: store.to_string(),
         format: info.format,
         revision: info.revision,
-        epoch: agreed.epoch,
-        max_clock_skew_ms: millis(agreed.max_clock_skew),
-        max_txn_age_ms: millis(agreed.max_txn_age),
-        margin_ms: millis(agreed.margin),
-        marker_retention_ms: millis(agreed.marker_retention),
-        max_ttl_ms: millis(agreed.max_ttl),
+        epoch: shared.epoch,
+        shared: shared.values().map(|(name, value)| (format!("{name}_ms"), millis(value))).collect(),
         probed_at: info.probed_at.map(|at| at.to_string()),
         probed_by: info.probed_by,
     };
-    let mut rows = vec![("store", shown.store.clone()), ("epoch", agreed.epoch.to_string())];
-    rows.extend(values(&agreed));
+    let mut rows = vec![("store", shown.store.clone()), ("epoch", shared.epoch.to_string())];
+    rows.extend(values(&shared));
     let probed = shown.probed_at.clone().unwrap_or_else(|| "never".to_owned());
     rows.push(("probed_at", probed));
     output::object(config.output.value, &shown, &rows)?;
     Ok(0)
 }
 
-fn values(agreed: &Agreement) -> [(&'static str, String); 5] {
-    let text = |duration: Duration| humantime::format_duration(duration).to_string();
-    [
-        ("max_clock_skew", text(agreed.max_clock_skew)),
-        ("max_txn_age", text(agreed.max_txn_age)),
-        ("margin", text(agreed.margin)),
-        ("marker_retention", text(agreed.marker_retention)),
-        ("max_ttl", text(agreed.max_ttl)),
-    ]
+fn values(shared: &SharedSettings) -> impl Iterator<Item = (&'static str, String)> {
+    shared.values().map(|(name, value)| (name, humantime::format_duration(value).to_string()))
 }
 
 impl Set {
     async fn run(&self, config: &Config) -> Outcome {
         let change = self.values.change();
-        if change == AgreementChange::default() {
+        if change.is_empty() {
             return Err(Failure::usage("say what to change, such as --max-ttl 2h; see leasehold store set --help"));
         }
         no_service(config)?;
         let store = builder(config)?.must_exist().open().await?;
-        let old = *store.agreement();
-        let stop = change.needs_a_stop_of(&old);
-        let why = if stop == old.max_ttl + old.margin { "max_ttl + margin" } else { "the new max_txn_age + margin" };
+        let old = store.shared_settings();
+        let stop = change.needs_a_stop_of(old)?;
         if !self.all_processes_stopped {
             return Err(Failure::usage(format!(
                 "nothing was changed. Processes that go by different settings could both hold one lock: stop every process \
-                 that uses {store}, wait for {} ({why}), and say so with --all-processes-stopped",
-                duration::short(stop)
+                 that uses {store}, wait for {} ({}), and say so with --all-processes-stopped",
+                duration::short(stop.time),
+                stop.why
             )));
         }
-        let new = store.change_agreement(&change, &config.owner.value).await?;
+        let new = store.change_shared_settings(&change, &config.owner.value).await?;
         output::say(format_args!("changed; epoch {} -> {}. Processes may be started again", old.epoch, new.epoch));
         show(config).await
     }
@@ -181,12 +171,13 @@ impl Mend {
             ));
         };
         if !repair.contradicted().is_empty() && !self.all_processes_stopped {
-            let stop = repair.agreement().max_ttl + repair.agreement().margin;
+            let stop = repair.shared_settings().stop_needed();
             return Err(Failure::usage(format!(
                 "nothing was written. What is left of the old settings says something else of {}: stop every process that \
-                 uses the store, wait for {} (max_ttl + margin), and say so with --all-processes-stopped",
+                 uses the store, wait for {} ({}), and say so with --all-processes-stopped",
                 repair.contradicted().join(", "),
-                duration::short(stop)
+                duration::short(stop.time),
+                stop.why
             )));
         }
         let written = repair.write(reason, &config.owner.value).await?;

@@ -70,7 +70,7 @@ impl Sweep {
         if !self.all_namespaces {
             options = options.namespace(config.namespace.value.clone());
         }
-        let swept = store.sweep_once(options).await;
+        let swept = store.sweeper().run_once(options).await;
         bar.finish_and_clear();
         Ok(swept?.into())
     }
@@ -78,14 +78,17 @@ impl Sweep {
 
 fn progress(report: &Report) -> String {
     let hour = report.oldest_hour.as_deref().unwrap_or("");
-    format!("{} entries seen, {} leases cleared {hour}", report.entries_seen, report.leases_cleared)
+    let swept = report.total();
+    format!("{} entries seen, {} cleared, {} deleted {hour}", report.entries_seen, swept.cleared, swept.deleted)
 }
 
 fn rows(report: &SweepReport) -> Vec<(&'static str, String)> {
+    let kinds = report.kinds.iter().map(|(kind, swept)| {
+        format!("{kind}: {} cleared, {} moved, {} deleted", swept.cleared, swept.moved, swept.deleted)
+    });
     vec![
         ("entries_seen", report.entries_seen.to_string()),
-        ("leases_cleared", report.leases_cleared.to_string()),
-        ("markers_deleted", report.markers_deleted.to_string()),
+        ("kinds", kinds.collect::<Vec<_>>().join("; ")),
         ("entries_deleted", report.entries_deleted.to_string()),
         ("entries_kept", report.entries_kept.to_string()),
         ("failures", report.failures.to_string()),

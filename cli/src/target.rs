@@ -12,7 +12,7 @@ use futures_util::{StreamExt, stream::BoxStream};
 use leasehold::{
     Clock, Error, Key, LeaseId, Leases, Settings, Store, StoreBuilder, SystemClock, Ttl,
     decision::{Answer, Decided, Decision, TxnId},
-    lease::{self, Acquired, LossReason, Renewed, Request},
+    lease::{self, Acquired, LossReason, MAX_TTL, Renewed, Request},
     store::Probing,
 };
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub(crate) struct Embedded {
 
 /// The usual time to live, or what comes nearest to it within the limits of the store.
 pub(crate) fn default_ttl(store: &Store, settings: &Settings) -> Duration {
-    DEFAULT_TTL.max(settings.min_ttl).min(store.agreement().max_ttl)
+    DEFAULT_TTL.max(settings.min_ttl).min(store.shared_settings().of(&MAX_TTL))
 }
 
 /// What is asked for, whoever is asked.

@@ -7,10 +7,10 @@ use leasehold::{
     Fence, Key, KeyJson, LeaseId, Namespace,
     clock::Timestamp,
     lease::{Grant, Holder, Status},
-    sweep::{Report, Run},
+    sweep::{Report, Run, Swept},
 };
 use serde::{Deserialize, Deserializer, Serialize};
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 use utoipa::ToSchema;
 
 /// The header by which an acquire can be repeated.
@@ -361,7 +361,7 @@ pub(crate) struct Sweep {
     /// Only says what would be done.
     #[serde(default)]
     pub(crate) dry_run: bool,
-    /// Only the leases of one namespace.
+    /// Only what is in one namespace.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     #[schema(pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", value_type = String)]
     pub(crate) namespace: Option<String>,
@@ -375,8 +375,10 @@ pub(crate) struct Sweep {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub(crate) struct SweepReport {
     pub(crate) entries_seen: u64,
-    pub(crate) leases_cleared: u64,
-    pub(crate) markers_deleted: u64,
+    /// Steps of work that is not an entry of an hour.
+    pub(crate) chores: u64,
+    /// What was done about each kind of record, such as `lease` and `decision`.
+    pub(crate) kinds: BTreeMap<String, KindSwept>,
     pub(crate) entries_deleted: u64,
     pub(crate) entries_kept: u64,
     pub(crate) failures: u64,
@@ -386,6 +388,21 @@ pub(crate) struct SweepReport {
     pub(crate) stopped_by: Option<String>,
     pub(crate) oldest_hour: Option<String>,
     pub(crate) last_error: Option<String>,
+}
+
+/// What the sweeper has done about one kind of record.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
+pub(crate) struct KindSwept {
+    pub(crate) entries_seen: u64,
+    /// Records that had ended and were cleared.
+    pub(crate) cleared: u64,
+    /// Records that went on and were filed under a later hour.
+    pub(crate) moved: u64,
+    /// Objects that were deleted because nobody may write them any more.
+    pub(crate) deleted: u64,
+    pub(crate) entries_deleted: u64,
+    pub(crate) entries_kept: u64,
+    pub(crate) failures: u64,
 }
 
 /// A run of the sweeper that has ended.
@@ -511,8 +528,8 @@ impl From<Report> for SweepReport {
     fn from(report: Report) -> Self {
         Self {
             entries_seen: report.entries_seen,
-            leases_cleared: report.leases_cleared,
-            markers_deleted: report.markers_deleted,
+            chores: report.chores,
+            kinds: report.kinds.into_iter().map(|(kind, swept)| (kind.to_owned(), swept.into())).collect(),
             entries_deleted: report.entries_deleted,
             entries_kept: report.entries_kept,
             failures: report.failures,
@@ -521,6 +538,20 @@ impl From<Report> for SweepReport {
             stopped_by: report.stopped_by.map(|by| by.as_str().to_owned()),
             oldest_hour: report.oldest_hour,
             last_error: report.last_error,
+        }
+    }
+}
+
+impl From<Swept> for KindSwept {
+    fn from(swept: Swept) -> Self {
+        Self {
+            entries_seen: swept.entries_seen,
+            cleared: swept.cleared,
+            moved: swept.moved,
+            deleted: swept.deleted,
+            entries_deleted: swept.entries_deleted,
+            entries_kept: swept.entries_kept,
+            failures: swept.failures,
         }
     }
 }

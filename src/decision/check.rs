@@ -1,42 +1,19 @@
 //! How decisions are checked for damage.
 
-use super::{MarkerSlot, Shared, TxnId};
+use super::{DecisionKind, MarkerSlot, TxnId, layout};
 use crate::{
-    ErrorKind, Result,
-    fsck::{Checkable, Content, Damage, Finding, Folder},
-    index,
-    store::{
+    ErrorKind, Result, index,
+    kind::{Damage, Finding, Object},
+    storage::{
         Name,
         cas::{self, Slot},
     },
 };
-use async_trait::async_trait;
-use std::sync::Arc;
 
-#[derive(Debug)]
-pub(crate) struct DecisionCheck(pub(crate) Arc<Shared>);
-
-#[async_trait]
-impl Checkable for DecisionCheck {
-    fn folders(&self, top: &str) -> Vec<Folder> {
-        if top != ".txn-decisions" {
-            return Vec::new();
-        }
-        let folder = |path: &str, content| Folder { label: top.to_owned(), path: path.to_owned(), content };
-        vec![folder(".txn-decisions/m/", Content::Markers), folder(index::DECISION_FOLDER, Content::Entries)]
-    }
-
-    async fn check(&self, folder: &Folder, name: &Name, repair: Option<&str>) -> Result<Option<Finding>> {
-        match folder.content {
-            Content::Markers => self.check_marker(folder, name, repair).await,
-            _ => self.check_entry(name).await,
-        }
-    }
-}
-
-impl DecisionCheck {
-    async fn check_marker(&self, folder: &Folder, name: &Name, repair: Option<&str>) -> Result<Option<Finding>> {
-        let txn = name.as_str().strip_prefix(&folder.path).and_then(|txn| txn.parse::<TxnId>().ok());
+impl DecisionKind {
+    pub(super) async fn check_marker(&self, object: &Object<'_>, repair: Option<&str>) -> Result<Option<Finding>> {
+        let name = object.name;
+        let txn = name.as_str().strip_prefix(layout::MARKERS).and_then(|txn| txn.parse::<TxnId>().ok());
         let Some(txn) = txn else { return Ok(Some(Finding::unknown(name))) };
         let marker = match cas::read(&self.0.backend, &MarkerSlot(txn)).await {
             Ok(Some(seen)) => seen.record().clone(),
@@ -64,8 +41,8 @@ impl DecisionCheck {
         Ok(Some(missing.repaired("the entry was written")))
     }
 
-    async fn check_entry(&self, name: &Name) -> Result<Option<Finding>> {
-        let parsed = index::parse_entry(index::DECISION_FOLDER, name);
+    pub(super) async fn check_entry(&self, name: &Name) -> Result<Option<Finding>> {
+        let parsed = index::parse_entry(layout::INDEX, name);
         let Some(txn) = parsed.and_then(|(_, txn)| txn.parse::<TxnId>().ok()) else {
             return Ok(Some(Finding::unknown(name)));
         };

@@ -1,19 +1,20 @@
 //! The marker of a decision, and the arithmetic of its age, in one place.
 
-use super::{Decision, TxnId};
+use super::{Decision, MARKER_RETENTION, MAX_TXN_AGE, TxnId, layout};
 use crate::{
-    Bucket, Error, Result, WriteId,
+    Error, Hour, Result, WriteId,
     clock::Timestamp,
-    index,
     planted::{Planted, planted},
-    store::{
-        Agreement, Clocks, Name,
+    shared::SharedSettings,
+    storage::{
+        Clocks, Name,
         cas::{Record, Slot},
         seal::{seal, unseal},
     },
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 const FORMAT: u32 = 1;
 
@@ -64,42 +65,62 @@ impl Record for Marker {
     }
 }
 
+/// What all processes have alike for decisions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub(crate) max_clock_skew: Duration,
+    pub(crate) margin: Duration,
+    pub(crate) max_txn_age: Duration,
+    pub(crate) retention: Duration,
+}
+
+impl Bounds {
+    pub(crate) fn of(shared: &SharedSettings) -> Self {
+        Self {
+            max_clock_skew: shared.max_clock_skew,
+            margin: shared.margin,
+            max_txn_age: shared.of(&MAX_TXN_AGE),
+            retention: shared.of(&MARKER_RETENTION),
+        }
+    }
+}
+
 /// The ages of one transaction.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ages {
     begun: Timestamp,
-    agreement: Agreement,
+    bounds: Bounds,
 }
 
 impl Ages {
-    pub(crate) fn of(txn: TxnId, agreement: &Agreement) -> Self {
-        Self { begun: txn.begun(), agreement: *agreement }
+    pub(crate) fn of(txn: TxnId, bounds: &Bounds) -> Self {
+        Self { begun: txn.begun(), bounds: *bounds }
     }
 
     /// From here on nobody may write a decision any more.
     pub(crate) fn closes(&self) -> Timestamp {
-        self.begun.plus(self.agreement.max_txn_age)
+        self.begun.plus(self.bounds.max_txn_age)
     }
 
     /// From here on no write can land any more that anybody could believe in: what is not there now is forgotten.
     pub(crate) fn ends(&self) -> Timestamp {
-        self.closes().plus(self.agreement.margin)
+        self.closes().plus(self.bounds.margin)
     }
 
     /// A verdict that is reached from here on comes too late to be believed: somebody else may already have answered
     /// that there is no decision.
     pub(crate) fn verdict_by(&self) -> Timestamp {
-        self.ends().minus(self.agreement.max_clock_skew)
+        self.ends().minus(self.bounds.max_clock_skew)
     }
 
     /// Ids from the future are refused: their age would be wrong.
     pub(crate) fn has_begun(&self, now: Timestamp) -> bool {
-        self.begun <= now.plus(self.agreement.max_clock_skew)
+        self.begun <= now.plus(self.bounds.max_clock_skew)
     }
 
     /// Until when a marker that is written now must live.
     pub(crate) fn expiry(&self, decided: Timestamp) -> Timestamp {
-        self.ends().max(decided.plus(self.agreement.marker_retention))
+        self.ends().max(decided.plus(self.bounds.retention))
     }
 
     /// Nobody can decide it any more, and what the store receives from now on is void.
@@ -122,8 +143,8 @@ pub(crate) struct MarkerSlot(pub(crate) TxnId);
 impl MarkerSlot {
     /// Its entry in the hour in which it expires.
     pub(crate) fn entry(&self, expires: Timestamp) -> Result<(Name, Bytes)> {
-        let bucket = Bucket::of(expires)?;
-        Ok((index::decision_entry(self.0, bucket), index::decision_entry_body(self.0, expires)))
+        let hour = Hour::of(expires)?;
+        Ok((layout::entry(self.0, hour), layout::entry_body(self.0, expires)))
     }
 }
 
@@ -131,7 +152,7 @@ impl Slot for MarkerSlot {
     type Record = Marker;
 
     fn name(&self) -> Name {
-        index::decision_marker(self.0)
+        layout::marker(self.0)
     }
 
     fn encode(&self, marker: &Marker) -> Result<Bytes> {

@@ -10,22 +10,27 @@
 //! for that long must stop and ask somebody who knows.
 
 mod check;
+mod counters;
+mod kind;
+pub(crate) mod layout;
 mod marker;
-mod sweep;
 mod txn;
 
-pub(crate) use check::DecisionCheck;
-pub(crate) use marker::{Ages, MarkerSlot};
-pub(crate) use sweep::DecisionSweep;
+pub(crate) use counters::Counts;
+pub(crate) use kind::{DECLARATION, DecisionKind};
+pub use kind::{MARKER_RETENTION, MAX_TXN_AGE};
+pub(crate) use marker::{Ages, Bounds, MarkerSlot};
 pub use txn::TxnId;
 
+use self::counters::Counters;
 pub(crate) use self::marker::Marker;
 use crate::{
     Error, Result,
     clock::Timestamp,
     planted::{Planted, planted},
-    store::{
-        Agreement, Backend,
+    shared::SharedSettings,
+    storage::{
+        Backend,
         cas::{self, Cas, Outcome, Seen},
     },
     sweep::Activity,
@@ -118,7 +123,8 @@ pub struct Decisions {
 #[derive(Debug)]
 pub(crate) struct Shared {
     backend: Arc<Backend>,
-    agreement: Agreement,
+    bounds: Bounds,
+    counters: Counters,
     patience: Duration,
     activity: Arc<Activity>,
     remembered: Mutex<Remembered>,
@@ -155,11 +161,22 @@ enum Found {
 impl Shared {
     pub(crate) fn new(
         backend: Arc<Backend>,
-        agreement: Agreement,
+        shared: &SharedSettings,
         request_timeout: Duration,
         activity: Arc<Activity>,
     ) -> Arc<Self> {
-        Arc::new(Self { backend, agreement, patience: 3 * request_timeout, activity, remembered: Mutex::default() })
+        Arc::new(Self {
+            backend,
+            bounds: Bounds::of(shared),
+            counters: Counters::new(),
+            patience: 3 * request_timeout,
+            activity,
+            remembered: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counters.counts()
     }
 
     fn recall(&self, txn: TxnId) -> Option<Decision> {
@@ -176,7 +193,7 @@ impl Shared {
     fn found(&self, txn: TxnId, seen: Option<Seen<Marker>>) -> Found {
         match seen {
             None => Found::Nothing,
-            Some(seen) if Ages::of(txn, &self.agreement).is_void(seen.modified()) => Found::Void,
+            Some(seen) if Ages::of(txn, &self.bounds).is_void(seen.modified()) => Found::Void,
             Some(seen) => Found::Marker(seen.record().clone()),
         }
     }
@@ -204,7 +221,7 @@ impl Decisions {
     }
 
     fn ages(&self, txn: TxnId, now: Timestamp) -> Result<Ages> {
-        let ages = Ages::of(txn, &self.shared.agreement);
+        let ages = Ages::of(txn, &self.shared.bounds);
         if !ages.has_begun(now) {
             return Err(Error::invalid(format!(
                 "{txn} begins at {}, which is in the future: mend the clock of whoever began it",
@@ -224,7 +241,7 @@ impl Decisions {
         if let Some(decision) = shared.recall(txn) {
             return Ok(Decided::Decision(decision));
         }
-        shared.backend.trust_clock(&shared.agreement).await?;
+        shared.backend.trust_clock(shared.bounds.max_clock_skew).await?;
         let ages = self.ages(txn, shared.backend.clock.wall())?;
         let give_up = shared.backend.clock.monotonic().plus(shared.patience);
         let mut swap = Cas::new(Arc::clone(&shared.backend), MarkerSlot(txn), None);
@@ -232,7 +249,7 @@ impl Decisions {
         // Whether an attempt may have landed. One that was refused has not, whatever it was refused for.
         let (mut doubtful, mut retries) = (false, 0);
         loop {
-            let trusted = shared.backend.trust_clock(&shared.agreement).await;
+            let trusted = shared.backend.trust_clock(shared.bounds.max_clock_skew).await;
             trusted.map_err(|error| error.in_doubt(doubtful, txn, "decided"))?;
             if shared.backend.clocks().latest() >= ages.closes() && !planted(Planted::DecidedWhenTooOld) {
                 // From now on only what is there counts.
@@ -254,7 +271,7 @@ impl Decisions {
                 }
                 // The entry may have taken its time, and the clock may have been set meanwhile.
                 let clocks = shared.backend.clocks();
-                shared.backend.believe(&shared.agreement, clocks.wall)?;
+                shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall)?;
                 if clocks.latest() >= ages.closes() && !planted(Planted::DecidedWhenTooOld) {
                     return Err(Error::unavailable(format!("{txn} became too old while it was being decided")));
                 }
@@ -279,14 +296,14 @@ impl Decisions {
                     // Verdicts by Ok and by read-back alike: whoever was suspended meanwhile must not believe in them, nor
                     // whoever cannot tell because its clock was set.
                     let clocks = shared.backend.clocks();
-                    let trusted = shared.backend.believe(&shared.agreement, clocks.wall).is_ok();
+                    let trusted = shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall).is_ok();
                     let late = void || !trusted || clocks.latest() >= ages.verdict_by();
                     if late && !planted(Planted::LateVerdictBelieved) {
                         return Err(Error::unknown(format!(
                             "whether {txn} was decided in time is not known: ask for the decision"
                         )));
                     }
-                    shared.backend.counters.decisions_made(1);
+                    shared.counters.made(1);
                     return Ok(self.answered(seen.record()));
                 }
                 Ok(Outcome::Lost(seen)) => match shared.found(txn, seen) {
@@ -341,7 +358,7 @@ impl Decisions {
             Found::Marker(marker)
                 if clocks.are_past(marker.expires())
                     && ages.are_over(&clocks)
-                    && shared.backend.believe(&shared.agreement, clocks.wall).is_ok() =>
+                    && shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall).is_ok() =>
             {
                 self.tidy(txn).await;
                 Ok(Answer::Forgotten)
@@ -353,7 +370,7 @@ impl Decisions {
             Found::Void => {
                 // It came after the sweeper had been there: nobody else will find it.
                 let over = ages.are_over(&clocks) && !planted(Planted::VoidMarkerLeft);
-                if over && shared.backend.believe(&shared.agreement, clocks.wall).is_ok() {
+                if over && shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall).is_ok() {
                     self.tidy(txn).await;
                 }
                 Ok(Answer::Forgotten)
@@ -364,7 +381,7 @@ impl Decisions {
             }
             // Over by one clock and not by the other: it may have been decided and forgotten, and it may not.
             Found::Nothing if clocks.latest() > ages.ends() && !planted(Planted::UndecidedByOneClock) => {
-                shared.backend.believe(&shared.agreement, clocks.wall)?;
+                shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall)?;
                 Err(Error::unavailable(format!("{txn} is just about to be forgotten: ask again in a moment")))
             }
             Found::Nothing => Ok(Answer::Undecided),
@@ -384,7 +401,7 @@ impl Decisions {
     pub async fn forget(&self, txn: TxnId) -> Result<()> {
         let shared = &*self.shared;
         shared.activity.touch(&*shared.backend.clock);
-        shared.backend.trust_clock(&shared.agreement).await?;
+        shared.backend.trust_clock(shared.bounds.max_clock_skew).await?;
         let ages = self.ages(txn, shared.backend.clock.wall())?;
         if !ages.are_over(&shared.backend.clocks()) {
             return Err(Error::invalid(format!(
@@ -399,7 +416,7 @@ impl Decisions {
         let name = cas::Slot::name(&MarkerSlot(txn));
         let deleted = self.shared.backend.delete(std::slice::from_ref(&name)).await;
         if deleted.gone.contains(&name) {
-            self.shared.backend.counters.markers_deleted_by_operation(1);
+            self.shared.counters.deleted_by_operation(1);
             let mut remembered = self.shared.remembered.lock().unwrap_or_else(PoisonError::into_inner);
             remembered.young.remove(&txn);
             remembered.old.remove(&txn);

@@ -6,11 +6,12 @@
 //!
 //! | damage | what a repair does |
 //! |---|---|
-//! | a record that cannot be read | keeps a copy aside, and puts a new record in its place: the fence goes on above everything that was seen, and the key stays closed for as long as somebody may still believe in the lease that was in it |
-//! | a lease without its entry | writes the entry |
+//! | a record that cannot be read | keeps a copy aside, and puts a new record in its place: the fence goes on above everything that was seen, and the key stays closed for as long as somebody may still believe in what was in it |
+//! | a record that ends, without its entry | writes the entry |
 //! | an entry without its record, of an hour that is not over | makes a record that nobody holds, with a fence above all before |
 //! | an entry without its record, of an hour that is over | nothing: a sweep deletes it |
-//! | a decision that cannot be read | nothing: whatever took its place could contradict it |
+//! | a record that is written once and cannot be read | nothing: whatever took its place could contradict it |
+//! | an object of an earlier layout | nothing: it is neither read nor swept |
 //! | a name that is none of ours | nothing: it is somebody else's |
 //!
 //! A repair deletes nothing and overwrites nothing but what it has read: every change of a record is a compare-and-swap on
@@ -19,107 +20,24 @@
 
 mod walk;
 
-pub(crate) use walk::{ASIDE, run};
+pub use crate::kind::{Damage, Finding};
+pub(crate) use walk::run;
 
-use crate::{Key, Namespace, Result, store::Name};
-use async_trait::async_trait;
+use crate::Namespace;
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt};
 
 /// How many findings a report keeps. All of them are counted, and told to whoever listens.
 const KEPT: usize = 10_000;
 
-/// What is wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
+/// What was looked at of one kind of record.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub enum Damage {
-    /// A record or a decision cannot be read.
-    Unreadable,
-    /// A lease or a decision has no entry: nobody would tidy it.
-    MissingEntry,
-    /// An entry has no record.
-    MissingRecord,
-    /// A name that is none of ours.
-    UnknownName,
-    /// Written by a later version than this one.
-    LaterFormat,
-}
-
-impl Damage {
-    /// The name that JSON has for it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Unreadable => "unreadable",
-            Self::MissingEntry => "missing_entry",
-            Self::MissingRecord => "missing_record",
-            Self::UnknownName => "unknown_name",
-            Self::LaterFormat => "later_format",
-        }
-    }
-}
-
-impl fmt::Display for Damage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// One thing that was found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Finding {
-    /// What is wrong.
-    pub damage: Damage,
-    /// The object.
-    pub name: String,
-    /// The key that it belongs to, as text for people, where that is known.
-    pub key: Option<String>,
-    /// In a few words.
-    pub detail: String,
-    /// It does no harm, and nothing needs to be done about it.
-    pub harmless: bool,
-    /// What was done about it.
-    pub repaired: Option<String>,
-    /// What is left to do.
-    pub advice: Option<String>,
-}
-
-impl Finding {
-    pub(crate) fn new(damage: Damage, name: &Name, detail: impl Into<String>) -> Self {
-        let name = name.as_str().to_owned();
-        Self { damage, name, key: None, detail: detail.into(), harmless: false, repaired: None, advice: None }
-    }
-
-    pub(crate) fn unknown(name: &Name) -> Self {
-        Self::new(Damage::UnknownName, name, "no name that leasehold writes").advise("look at it, and move it away")
-    }
-
-    pub(crate) fn key(mut self, key: &Key) -> Self {
-        self.key = Some(key.to_string());
-        self
-    }
-
-    pub(crate) fn advise(mut self, advice: impl Into<String>) -> Self {
-        self.advice = Some(advice.into());
-        self
-    }
-
-    pub(crate) fn harmless(mut self) -> Self {
-        self.harmless = true;
-        self
-    }
-
-    pub(crate) fn repaired(mut self, what: impl Into<String>) -> Self {
-        self.repaired = Some(what.into());
-        self.advice = None;
-        self
-    }
-
-    /// Whether somebody must still do something.
-    pub fn is_open(&self) -> bool {
-        !self.harmless && self.repaired.is_none()
-    }
+pub struct Checked {
+    /// Records.
+    pub records: u64,
+    /// Index entries.
+    pub entries: u64,
 }
 
 /// What was looked at and found.
@@ -128,10 +46,10 @@ impl Finding {
 pub struct Report {
     /// Records that were looked at.
     pub records: u64,
-    /// Decisions that were looked at.
-    pub markers: u64,
     /// Index entries that were looked at.
     pub entries: u64,
+    /// The same for each kind of record, by its name.
+    pub kinds: BTreeMap<&'static str, Checked>,
     /// How many of each kind were found.
     pub found: BTreeMap<Damage, u64>,
     /// How many of them were repaired.
@@ -192,7 +110,7 @@ impl FsckOptions {
         self
     }
 
-    /// Only looks at this namespace; without it at all of them, at decisions, and at names that are none of ours.
+    /// Only looks at this namespace; without it at everything in the store, and at names that are none of ours.
     pub fn namespace(mut self, only: Namespace) -> Self {
         self.namespace = Some(only);
         self
@@ -209,31 +127,4 @@ impl fmt::Debug for FsckOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FsckOptions").field("repair", &self.repair).finish_non_exhaustive()
     }
-}
-
-/// What stands in a folder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Content {
-    Records,
-    Markers,
-    Entries,
-}
-
-/// A folder of ours. Ends in a slash.
-#[derive(Debug, Clone)]
-pub(crate) struct Folder {
-    /// The namespace, or whatever else its kind has one folder for.
-    pub(crate) label: String,
-    pub(crate) path: String,
-    pub(crate) content: Content,
-}
-
-/// A kind of record that can be damaged. A new kind is one more implementation of this; nothing in the walk changes.
-#[async_trait]
-pub(crate) trait Checkable: fmt::Debug + Send + Sync {
-    /// The folders that it has inside of one at the top of the store; none if that is not its own.
-    fn folders(&self, top: &str) -> Vec<Folder>;
-
-    /// Looks at one object. With somebody who repairs, what can be repaired is.
-    async fn check(&self, folder: &Folder, name: &Name, repair: Option<&str>) -> Result<Option<Finding>>;
 }

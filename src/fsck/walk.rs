@@ -1,38 +1,36 @@
 //! The walk over everything in the store, a page at a time.
 
-use super::{Checkable, Content, Finding, Folder, FsckOptions, Report};
+use super::{Checked, Finding, FsckOptions, Report};
 use crate::{
     Result,
-    store::{Agreement, Backend, Name, Walk},
+    kind::{Content, Context, Folder, Kind, Object},
+    storage::{
+        Backend, Name, Walk,
+        layout::{self, OURS},
+    },
 };
 use futures_util::{StreamExt, stream};
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// How many names are listed at once, and how many of them are looked at side by side.
 const PAGE: usize = 1000;
 const SIDE_BY_SIDE: usize = 16;
 
-/// What the library has for itself in a folder of its own, beside what expires.
-const OURS: &str = ".leasehold";
-const KEPT_IN_OURS: [&str; 2] = ["store.json", "time"];
-const FOLDERS_IN_OURS: [&str; 2] = ["probe", "repairs"];
-
-/// Where copies of what was moved aside are, in every namespace.
-pub(crate) const ASIDE: &str = ".aside";
-
 /// Looks at everything. An error means that nothing could be looked at; whatever fails later is counted.
 pub(crate) async fn run(
     backend: &Arc<Backend>,
-    kinds: &[Arc<dyn Checkable>],
-    agreement: &Agreement,
+    kinds: &[Arc<dyn Kind>],
+    max_clock_skew: Duration,
     options: FsckOptions,
 ) -> Result<Report> {
     let began = backend.clock.monotonic();
     let before = backend.requests();
-    let mut report = Report::default();
+    let looked = kinds.iter().map(|kind| (kind.declaration().name, Checked::default()));
+    let mut report = Report { kinds: looked.collect(), ..Report::default() };
+    let cx = Context::new(Arc::clone(backend)).checking(options.repair.as_deref());
     backend.refresh_time().await?;
     if options.repair.is_some() {
-        backend.trust_clock(agreement).await?;
+        backend.trust_clock(max_clock_skew).await?;
     }
     let tops = match &options.namespace {
         Some(namespace) => vec![namespace.to_string()],
@@ -44,8 +42,9 @@ pub(crate) async fn run(
         }
     };
     for top in &tops {
-        let folders: Vec<(&Arc<dyn Checkable>, Folder)> =
-            kinds.iter().flat_map(|kind| kind.folders(top).into_iter().map(move |folder| (kind, folder))).collect();
+        let of = |kind| (Kind::declaration(kind).folders)(top).into_iter();
+        let folders: Vec<(&Arc<dyn Kind>, Folder)> =
+            kinds.iter().flat_map(|kind| of(&**kind).map(move |folder| (kind, folder))).collect();
         if folders.is_empty() {
             report.add(Finding::unknown(&Name::new(format!("{top}/"))).harmless());
             continue;
@@ -53,8 +52,9 @@ pub(crate) async fn run(
         if let Err(error) = look_around(backend, top, &folders, &mut report).await {
             fail(&mut report, &error);
         }
-        for (kind, folder) in &folders {
-            if let Err(error) = walk(backend, kind, folder, &options, &mut report).await {
+        let walked = |folder: &Folder| matches!(folder.content, Content::Records | Content::Entries);
+        for (kind, folder) in folders.iter().filter(|(_, folder)| walked(folder)) {
+            if let Err(error) = walk(backend, &***kind, folder, &options, &cx, &mut report).await {
                 fail(&mut report, &error);
             }
         }
@@ -74,7 +74,7 @@ fn fail(report: &mut Report, error: &crate::Error) {
 async fn look_around(
     backend: &Backend,
     top: &str,
-    folders: &[(&Arc<dyn Checkable>, Folder)],
+    folders: &[(&Arc<dyn Kind>, Folder)],
     report: &mut Report,
 ) -> Result<()> {
     let (inside, beside) = backend.level(&format!("{top}/")).await?;
@@ -85,36 +85,37 @@ async fn look_around(
     let first = |folder: &Folder| folder.path[top.len() + 1..].split('/').next().unwrap_or_default().to_owned();
     let known: BTreeSet<String> = folders.iter().map(|(_, folder)| first(folder)).collect();
     // A folder that has nothing of ours may be anybody's: one word about it is enough.
-    if inside.iter().all(|folder| !known.contains(folder)) && top != OURS {
+    if inside.iter().all(|folder| !known.contains(folder)) && !top.starts_with('.') {
         report.add(Finding::unknown(&Name::new(format!("{top}/"))).harmless());
         return Ok(());
     }
-    let expected =
-        |folder: &str| known.contains(folder) || folder == ASIDE || top == OURS && FOLDERS_IN_OURS.contains(&folder);
+    let older = folders.iter().any(|(_, folder)| folder.content == Content::OlderLayout);
+    let strange = |name: &Name| if older { Finding::older(name) } else { Finding::unknown(name) };
+    let expected = |folder: &str| known.contains(folder) || top == OURS && layout::is_own_folder(folder);
     for folder in inside.iter().filter(|folder| !expected(folder)) {
-        report.add(Finding::unknown(&Name::new(format!("{top}/{folder}/"))));
+        report.add(strange(&Name::new(format!("{top}/{folder}/"))));
     }
-    let ours = |name: &Name| KEPT_IN_OURS.contains(&name.last()) || name.last().starts_with("time-");
-    for name in beside.iter().filter(|name| top != OURS || !ours(name)) {
-        report.add(Finding::unknown(name));
+    for name in beside.iter().filter(|name| top != OURS || !layout::is_own_object(name)) {
+        report.add(strange(name));
     }
     Ok(())
 }
 
 async fn walk(
     backend: &Backend,
-    kind: &Arc<dyn Checkable>,
+    kind: &dyn Kind,
     folder: &Folder,
     options: &FsckOptions,
+    cx: &Context,
     report: &mut Report,
 ) -> Result<()> {
     let mut names = Walk::new(&folder.path, None);
     loop {
         let page = names.next(backend, PAGE).await?;
         let count = page.names.len() as u64;
-        let repair = options.repair.as_deref();
         // Made first and then run: a closure in the stream would keep callers from spawning the whole walk.
-        let checks: Vec<_> = page.names.iter().map(|name| kind.check(folder, name, repair)).collect();
+        let objects: Vec<_> = page.names.iter().map(|name| Object { folder, name }).collect();
+        let checks: Vec<_> = objects.iter().map(|object| kind.check(object, cx)).collect();
         let mut looked = stream::iter(checks).buffered(SIDE_BY_SIDE);
         while let Some(found) = looked.next().await {
             match found {
@@ -125,11 +126,13 @@ async fn walk(
                 Err(error) => fail(report, &error),
             }
         }
-        match folder.content {
-            Content::Records => report.records += count,
-            Content::Markers => report.markers += count,
-            Content::Entries => report.entries += count,
-        }
+        let of_kind = report.kinds.entry(kind.declaration().name).or_default();
+        let (all, of_kind) = match folder.content {
+            Content::Entries => (&mut report.entries, &mut of_kind.entries),
+            _ => (&mut report.records, &mut of_kind.records),
+        };
+        *all += count;
+        *of_kind += count;
         if let Some(tell) = &options.progress {
             tell(report);
         }

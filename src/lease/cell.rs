@@ -7,10 +7,10 @@ use super::{
     wait::Queue,
 };
 use crate::{
-    Bucket, Error, ErrorKind, Fence, Key, LeaseId, Namespace, Result, WriteId,
+    Error, ErrorKind, Fence, Hour, Key, LeaseId, Namespace, Result, WriteId,
     clock::{Moment, Timestamp},
     planted::{Planted, planted},
-    store::cas::{Record as _, Seen},
+    storage::cas::{Record as _, Seen},
 };
 use std::{
     borrow::Borrow,
@@ -94,7 +94,7 @@ pub(super) struct Core {
     /// A beat whose process was found to have ended.
     pub(super) gone: Option<WriteId>,
     /// The hour in which this process knows the key's entry to be.
-    pub(super) indexed: Option<Bucket>,
+    pub(super) indexed: Option<Hour>,
     /// How often the lease went from hand to hand in this process while somebody else's mark stood.
     pub(super) turns: u32,
     /// Until when this process leaves the key to others.

@@ -1,56 +1,31 @@
 //! How leases are checked for damage.
 
 use super::{
-    OURS,
-    engine::Engine,
+    LeaseKind, layout,
     mend::{Closed, Damaged, Found, MendSlot},
     record::{self, KeySlot},
 };
 use crate::{
-    Bucket, Decoded, Error, ErrorKind, Key, Namespace, Result,
-    fsck::{Checkable, Content, Damage, Finding, Folder},
-    index,
-    store::{
+    Decoded, Error, ErrorKind, Hour, Key, Namespace, Result, index,
+    kind::{Damage, Finding, Object},
+    storage::{
         Name,
         cas::{self, Record as _},
     },
 };
-use async_trait::async_trait;
-use std::sync::Arc;
 
-#[derive(Debug)]
-pub(crate) struct LeaseCheck(pub(crate) Arc<Engine>);
-
-#[async_trait]
-impl Checkable for LeaseCheck {
-    fn folders(&self, top: &str) -> Vec<Folder> {
-        if Namespace::new(top).is_err() && top != OURS {
-            return Vec::new();
-        }
-        let folder = |path: String, content| Folder { label: top.to_owned(), path, content };
-        vec![folder(format!("{top}/meta/"), Content::Records), folder(index::lease_folder(top), Content::Entries)]
-    }
-
-    async fn check(&self, folder: &Folder, name: &Name, repair: Option<&str>) -> Result<Option<Finding>> {
-        let namespace = Namespace::trusted(&folder.label);
-        match folder.content {
-            Content::Records => self.check_record(folder, namespace, name, repair).await,
-            _ => self.check_entry(folder, namespace, name, repair).await,
-        }
-    }
-}
-
-impl LeaseCheck {
-    async fn check_record(
+impl LeaseKind {
+    pub(super) async fn check_record(
         &self,
-        folder: &Folder,
+        object: &Object<'_>,
         namespace: Namespace,
-        name: &Name,
         repair: Option<&str>,
     ) -> Result<Option<Finding>> {
-        let short = name.as_str().strip_prefix(&folder.path).and_then(|name| name.strip_suffix(".pb"));
+        let name = object.name;
+        let short = layout::key_name(&object.folder.path, name);
         let Some((short, decoded)) = short.and_then(|short| Some((short, Key::from_name(short).ok()?))) else {
-            return Ok(Some(Finding::unknown(name)));
+            // Whatever is called a record and cannot be one of ours had its name from an earlier version.
+            return Ok(Some(if short.is_some() { Finding::older(name) } else { Finding::unknown(name) }));
         };
         let key = match decoded {
             Decoded::Key(key) => Some(key),
@@ -64,7 +39,7 @@ impl LeaseCheck {
             ));
         };
         let slot = KeySlot { namespace, key };
-        let seen = match cas::read(&self.0.backend, &slot).await {
+        let seen = match cas::read(&self.engine.backend, &slot).await {
             Ok(Some(seen)) => seen,
             // Nothing of ours deletes records; an operator may.
             Ok(None) => return Ok(None),
@@ -76,13 +51,13 @@ impl LeaseCheck {
             return Ok(Some(later.key(&slot.key).harmless()));
         }
         let Some(lease) = &seen.record().lease else { return Ok(None) };
-        let hour = Bucket::of(lease.expires)?;
-        let entry = index::lease_entry(&slot.namespace, &slot.key, hour);
-        if self.0.backend.get(&entry).await?.is_some() {
+        let hour = Hour::of(lease.expires)?;
+        let entry = layout::entry(&slot.namespace, &slot.key, hour);
+        if self.engine.backend.get(&entry).await?.is_some() {
             return Ok(None);
         }
         // It may have been cleared and swept since it was read.
-        let again = cas::read(&self.0.backend, &slot).await?;
+        let again = cas::read(&self.engine.backend, &slot).await?;
         if again.is_none_or(|again| again.record().write_id() != seen.record().write_id()) {
             return Ok(None);
         }
@@ -92,12 +67,12 @@ impl LeaseCheck {
             return Ok(Some(missing));
         }
         // A hint: whatever became of the lease meanwhile, one too many does no harm.
-        self.0.backend.file(&entry, index::lease_entry_body(&slot.key, lease.expires)).await?;
+        self.engine.backend.file(&entry, layout::entry_body(&slot.key, lease.expires)).await?;
         Ok(Some(missing.repaired("the entry was written")))
     }
 
     async fn unreadable(&self, slot: &KeySlot, name: &Name, repair: Option<&str>) -> Result<Option<Finding>> {
-        let seen = cas::read_twice(&self.0.backend, &MendSlot(slot.clone())).await;
+        let seen = cas::read_twice(&self.engine.backend, &MendSlot(slot.clone())).await;
         let why = match seen {
             Ok(Some(seen)) => match seen.record() {
                 Found::Readable(_) => return Ok(None),
@@ -118,9 +93,9 @@ impl LeaseCheck {
         let Some(by) = repair else {
             return Ok(Some(found.advise("leasehold fsck --repair moves it aside; the key stays closed for as long as somebody may believe in the old lease")));
         };
-        let cell = self.0.cells.get(&slot.namespace, &slot.key);
+        let cell = self.engine.cells.get(&slot.namespace, &slot.key);
         let reason = format!("fsck: {}", found.detail);
-        match self.0.mend(&cell, &reason, by, Closed::WhileSomebodyMayBelieve).await {
+        match self.engine.mend(&cell, &reason, by, Closed::WhileSomebodyMayBelieve).await {
             Ok(Some(mended)) => {
                 let open = match mended.closed_until {
                     Some(until) => format!(
@@ -143,7 +118,7 @@ impl LeaseCheck {
 
     /// The key of a hashed name, from the record or from an entry, if either says one that has that name.
     async fn hashed_key(&self, name: &Name, short: &str) -> Result<Option<Key>> {
-        let backend = &self.0.backend;
+        let backend = &self.engine.backend;
         let Some(fetched) = backend.get_whatever(name, &backend.coordination).await? else { return Ok(None) };
         if let Ok((key, _)) = record::decode(fetched.body.clone())
             && key.name() == short
@@ -153,21 +128,21 @@ impl LeaseCheck {
         Ok(Damaged::key(&fetched.body, short))
     }
 
-    async fn check_entry(
+    pub(super) async fn check_entry(
         &self,
-        folder: &Folder,
+        object: &Object<'_>,
         namespace: Namespace,
-        name: &Name,
         repair: Option<&str>,
     ) -> Result<Option<Finding>> {
-        let parsed = index::parse_entry(&folder.path, name);
+        let name = object.name;
+        let parsed = index::parse_entry(&object.folder.path, name);
         let Some((hour, short, decoded)) =
             parsed.and_then(|(hour, short)| Some((hour, short, Key::from_name(short).ok()?)))
         else {
             return Ok(Some(Finding::unknown(name)));
         };
-        let backend = &self.0.backend;
-        let record = Name::new(format!("{namespace}/meta/{short}.pb"));
+        let backend = &self.engine.backend;
+        let record = layout::record(namespace.as_str(), short);
         let there = async {
             match backend.get(&record).await {
                 Ok(there) => Ok(there.is_some()),
@@ -182,13 +157,13 @@ impl LeaseCheck {
         let missing = Finding::new(Damage::MissingRecord, name, "there is no record for this entry");
         let key = match decoded {
             Decoded::Key(key) => Some(key),
-            Decoded::Hashed => backend.get(name).await?.and_then(|entry| index::key_in_entry(&entry.body)),
+            Decoded::Hashed => backend.get(name).await?.and_then(|entry| layout::key_in_entry(&entry.body)),
         };
         let Some(key) = key.filter(|key| key.name() == short) else {
             return Ok(Some(missing.advise("a sweep deletes it after its hour").harmless()));
         };
         let missing = missing.key(&key);
-        if hour.end() <= self.0.now().wall {
+        if hour.end() <= self.engine.now().wall {
             return Ok(Some(missing.advise("its hour is over: a sweep deletes it").harmless()));
         }
         let Some(by) = repair else {
@@ -197,8 +172,8 @@ impl LeaseCheck {
                  nobody holds",
             )));
         };
-        let cell = self.0.cells.get(&namespace, &key);
-        match self.0.make_record(&cell, "fsck: an entry without its record", by).await {
+        let cell = self.engine.cells.get(&namespace, &key);
+        match self.engine.make_record(&cell, "fsck: an entry without its record", by).await {
             Ok(Some(fence)) => Ok(Some(missing.repaired(format!("a free record was made, with fence {fence}")))),
             // Somebody is just acquiring it.
             Ok(None) => Ok(None),

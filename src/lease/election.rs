@@ -63,7 +63,7 @@ pub struct Leadership(Guard);
 
 impl Leases {
     /// An election in which `candidate` can stand; all who stand in it name the same key. A leader that dies is
-    /// followed by another one `ttl` and [`max_clock_skew`](crate::store::Agreement::max_clock_skew) after its last
+    /// followed by another one `ttl` and [`max_clock_skew`](crate::store::SharedSettings::max_clock_skew) after its last
     /// sign of life.
     pub fn election(&self, name: &Key, candidate: impl Into<String>, ttl: Duration) -> Result<Election> {
         let request = Request::new(ttl)?.owner(candidate)?;

@@ -2,24 +2,26 @@
 
 use super::{
     cell::{Belief, Cell, Cells, Core, Known},
+    counters::{Counters, Counts},
     ended::State,
     flight::{Flight, Intent},
     judge::status,
     keeper::Keeper,
+    layout,
     line::{Order, Right},
     loss::{Loss, LossReason, Losses, Lost},
     record::{ForcedAway, Lease, Mark, Record},
+    settings::{LeaseSettings, Shared},
     tries::{Asked, Turn},
     types::{Acquired, Grant, Held, Renewed, Request, Status},
 };
 use crate::{
-    BootId, Bucket, Error, ErrorKind, Fence, LeaseId, Result, Settings, Ttl, WriteId,
+    BootId, Error, ErrorKind, Fence, Hour, LeaseId, Result, Ttl, WriteId,
     clock::{self, Moment, Timestamp},
     id::ProcessId,
-    index,
     planted::{Planted, planted},
-    store::{
-        Agreement, Backend,
+    storage::{
+        Backend,
         cas::{self, Outcome, Stamp},
     },
     sweep::Activity,
@@ -90,8 +92,9 @@ pub(super) enum Swapped<O> {
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(super) backend: Arc<Backend>,
-    pub(super) agreement: Agreement,
-    pub(super) settings: Settings,
+    pub(super) shared: Shared,
+    pub(super) settings: LeaseSettings,
+    pub(super) counters: Counters,
     pub(super) process: ProcessId,
     /// Which start of the machine this process's monotonic clock counts from, where leases end by that clock.
     pub(super) boot: Option<BootId>,
@@ -107,8 +110,8 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(
         backend: Arc<Backend>,
-        agreement: Agreement,
-        settings: Settings,
+        shared: Shared,
+        settings: LeaseSettings,
         activity: Arc<Activity>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -120,10 +123,15 @@ impl Engine {
             runtime: tokio::runtime::Handle::current(),
             leftovers: TaskTracker::new(),
             backend,
-            agreement,
+            shared,
             settings,
+            counters: Counters::new(),
             activity,
         })
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counters.counts()
     }
 
     pub(super) fn now(&self) -> Now {
@@ -133,7 +141,7 @@ impl Engine {
 
     /// The shortest and the longest time to live that may be asked for.
     pub(crate) fn ttl_limits(&self) -> (Duration, Duration) {
-        let longest = self.agreement.max_ttl;
+        let longest = self.shared.max_ttl;
         (self.settings.min_ttl.min(longest), longest)
     }
 
@@ -155,19 +163,19 @@ impl Engine {
 
     /// What a lease that is there already, or one of the library's own, may last.
     pub(super) fn clamp(&self, ttl: Ttl) -> Result<Ttl> {
-        Ok(ttl.clamp(Ttl::new(self.settings.min_ttl)?, Ttl::new(self.agreement.max_ttl)?))
+        Ok(ttl.clamp(Ttl::new(self.settings.min_ttl)?, Ttl::new(self.shared.max_ttl)?))
     }
 
     /// Granting and taking over need clocks that can be believed.
     pub(super) async fn trust_clock(&self) -> Result<()> {
         self.backend.announce(self.process)?;
-        self.backend.trust_clock(&self.agreement).await
+        self.backend.trust_clock(self.shared.max_clock_skew).await
     }
 
     /// The same for one reading of the wall clock, by what is known. Asked again for the reading that a grant is made
     /// by: the clock may have been set while the operation waited.
     pub(super) fn believe(&self, wall: Timestamp) -> Result<()> {
-        self.backend.believe(&self.agreement, wall)
+        self.backend.believe(self.shared.max_clock_skew, wall)
     }
 
     /// How long an operation goes on trying.
@@ -271,14 +279,14 @@ impl Engine {
 
     /// The index entry where it is not known to be there, then the record with exactly the expiry that it was filed by.
     async fn send(&self, flight: &mut Flight, now: Now, change: Box<Change>) -> Result<Outcome<Record, Now>> {
-        let mut bucket = flight.core().record().and_then(|record| record.bucket);
+        let mut filed = flight.core().record().and_then(|record| record.hour);
         let mut limit = self.settings.request_timeout;
         if let Some(lease) = change.lease.as_ref().filter(|_| change.beats) {
-            let hour = Bucket::of(lease.expires)?;
-            if bucket != Some(hour) && flight.core().indexed != Some(hour) && !planted(Planted::IndexAfterRecord) {
+            let hour = Hour::of(lease.expires)?;
+            if filed != Some(hour) && flight.core().indexed != Some(hour) && !planted(Planted::IndexAfterRecord) {
                 self.file(flight, hour, lease.expires).await?;
             }
-            bucket = Some(hour);
+            filed = Some(hour);
             // Far below the time to live.
             limit = limit.min(lease.ttl.as_duration() / 4);
             // Writing the entry took time, and so may whatever was before: a lease that is over is not worth sending.
@@ -300,7 +308,7 @@ impl Engine {
                 )));
             }
         }
-        let epoch = self.agreement.epoch;
+        let epoch = self.shared.epoch;
         let build = move |base: Option<&Record>, stamp: Stamp| {
             let mut record = Record { lease: change.lease, epoch, ..Record::without_lease(base, stamp, now.wall) };
             record.forced = change.forced.or(record.forced).filter(|_| record.lease.is_none());
@@ -310,17 +318,17 @@ impl Engine {
             record.waiting = change.waiting;
             let kept = record.lease.is_some() || !planted(Planted::FenceInLeaseOnly);
             record.last_fence = change.last_fence.filter(|_| kept);
-            record.bucket = bucket;
+            record.hour = filed;
             record
         };
         Ok(flight.attempt(limit, now, build).await)
     }
 
     /// Writes the index entry of an hour. Only an Ok counts.
-    pub(super) async fn file(&self, flight: &mut Flight, hour: Bucket, expires: Timestamp) -> Result<()> {
+    pub(super) async fn file(&self, flight: &mut Flight, hour: Hour, expires: Timestamp) -> Result<()> {
         let slot = &flight.cell.slot;
-        let name = index::lease_entry(&slot.namespace, &slot.key, hour);
-        self.backend.file(&name, index::lease_entry_body(&slot.key, expires)).await?;
+        let name = layout::entry(&slot.namespace, &slot.key, hour);
+        self.backend.file(&name, layout::entry_body(&slot.key, expires)).await?;
         flight.core().indexed = Some(hour);
         Ok(())
     }
@@ -386,11 +394,11 @@ impl Engine {
                 Err(Error::unknown(format!("whether {} was granted is not known: repeat the request", cell.slot.key)))
             }
             Swapped::Stopped(held) => {
-                self.backend.counters.leases_held(1);
+                self.counters.refused(1);
                 Ok(Acquired::Held(held))
             }
             Swapped::Won(now) => {
-                self.backend.counters.leases_cleared_by_operation(u64::from(takes_over));
+                self.counters.cleared_by_operation(u64::from(takes_over));
                 let granted = self.granted(flight, now, ttl);
                 // Won too late to be of use. To others it may be alive, or be what no sweep finds any more. A lease that was
                 // only asked for again is not ours alone to free.
@@ -441,9 +449,9 @@ impl Engine {
             Known::Nothing if request.request_id.is_some() => self.read(&cell, flight.core()).await?,
             Known::Nothing => {
                 let expires = ttl.expiry(now.wall)?;
-                let hour = Bucket::of(expires)?;
-                let name = index::lease_entry(&cell.slot.namespace, &cell.slot.key, hour);
-                let body = index::lease_entry_body(&cell.slot.key, expires);
+                let hour = Hour::of(expires)?;
+                let name = layout::entry(&cell.slot.namespace, &cell.slot.key, hour);
+                let body = layout::entry_body(&cell.slot.key, expires);
                 let time = self.backend.latest_stamp();
                 let (there, filed) = tokio::join!(
                     biased;
@@ -515,7 +523,7 @@ impl Engine {
     }
 
     pub(super) fn new_lease(&self, core: &Core, now: Now, request: &Request, ttl: Ttl, id: LeaseId) -> Result<Lease> {
-        let skew = self.agreement.max_clock_skew;
+        let skew = self.shared.max_clock_skew;
         // A record without a fence is as good as none: it was made where there was none, and granted nothing yet.
         let fence = match core.record().and_then(|record| record.last_fence) {
             Some(last) if planted(Planted::TakeoverKeepsFence) => last,
@@ -551,7 +559,7 @@ impl Engine {
         let lease = lease.clone();
         let grant = self.grant(&cell, flight.core(), &lease, now.moment, ttl, None);
         if grant.is_valid() {
-            self.backend.counters.leases_granted(1);
+            self.counters.granted(1);
             return Ok(grant);
         }
         Err(Error::unavailable(format!(
@@ -680,7 +688,7 @@ impl Engine {
         if let Some(lease) = core.record().and_then(|record| record.lease.clone()) {
             let grant = self.grant(cell, core, &lease, now.moment, lease.ttl, old);
             if grant.is_valid() {
-                self.backend.counters.leases_renewed(1);
+                self.counters.renewed(1);
                 return Ok(Ok(grant));
             }
         }
@@ -721,7 +729,7 @@ impl Engine {
             _ => Ok(Plan::Stop(())),
         });
         if let Swapped::Won(_) = swapped.await? {
-            self.backend.counters.leases_cleared_by_operation(1);
+            self.counters.cleared_by_operation(1);
         }
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! What the index says of the hours that are not over: which keys may be held, without reading any of them.
 
-use super::{Cursor, Leases};
+use super::{Cursor, Leases, layout};
 use crate::{
-    Bucket, Decoded, Error, Key, Result, index,
-    store::{Name, Walk},
+    Decoded, Error, Hour, Key, Result, index,
+    storage::{Name, Walk},
 };
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub struct Filed {
     /// The key; `None` where its name is so long that only the record has all of it.
     pub key: Option<Key>,
     /// The hour that it is filed under.
-    pub hour: Bucket,
+    pub hour: Hour,
 }
 
 /// Some of the keys that may be held.
@@ -33,8 +33,8 @@ impl Leases {
     /// The first `limit` keys that may be held now, by their index entries alone: one listing, no read. Not activity.
     pub async fn filed(&self, limit: usize) -> Result<FiledKeys> {
         let engine = &self.engine;
-        let folder = index::lease_folder(self.namespace.as_str());
-        let now = Bucket::of(engine.now().wall.minus(engine.agreement.max_clock_skew))?;
+        let folder = layout::index_folder(self.namespace.as_str());
+        let now = Hour::of(engine.now().wall.minus(engine.shared.max_clock_skew))?;
         // The name of an hour comes before those of its entries.
         let before = Name::new(format!("{folder}{now}"));
         let page = Walk::new(&folder, Some(before)).next(&engine.backend, limit.clamp(1, 1000)).await?;
@@ -53,13 +53,12 @@ impl Leases {
         if text.is_empty() || !text.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'!' | b'-' | b'_')) {
             return Err(Error::invalid(format!("{text:?} is no place in a listing: take it from the page before")));
         }
-        Ok(Cursor(Name::new(format!("{}/meta/{text}.pb", self.namespace))))
+        Ok(Cursor(layout::record(self.namespace.as_str(), text)))
     }
 }
 
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.0.last();
-        f.write_str(name.strip_suffix(".pb").unwrap_or(name))
+        f.write_str(layout::without_suffix(self.0.last()))
     }
 }

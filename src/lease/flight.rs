@@ -10,10 +10,8 @@ use super::{
 };
 use crate::{
     ErrorKind, LeaseId, Result,
-    store::{
-        LONGEST_WRITE,
-        cas::{Cas, Outcome, Seen, Stamp},
-    },
+    storage::cas::{Cas, Outcome, Seen, Stamp},
+    timing::LONGEST_WRITE,
 };
 use std::{fmt, sync::Arc, time::Duration};
 

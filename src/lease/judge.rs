@@ -24,8 +24,8 @@ const LATE: Duration = Duration::from_secs(10);
 impl Engine {
     pub(super) fn bounds(&self) -> Bounds {
         Bounds {
-            max_clock_skew: self.agreement.max_clock_skew,
-            max_ttl: self.agreement.max_ttl,
+            max_clock_skew: self.shared.max_clock_skew,
+            max_ttl: self.shared.max_ttl,
             stamp_slack: self.backend.stamp_slack(),
         }
     }
@@ -139,7 +139,7 @@ impl Engine {
     /// When a lease ends by the wall clock: not much later than by the store's, or a dead holder whose clock was ahead
     /// would keep a key closed for as long.
     pub(super) fn expiry(&self, now: Now, ttl: Ttl) -> Result<Timestamp> {
-        let latest = self.backend.store_interval().map(|store| store.upper.plus(self.agreement.max_clock_skew));
+        let latest = self.backend.store_interval().map(|store| store.upper.plus(self.shared.max_clock_skew));
         let expires = ttl.expiry(latest.map_or(now.wall, |latest| now.wall.min(latest)))?;
         if expires <= now.wall {
             return Err(Error::new(
@@ -168,7 +168,7 @@ impl Engine {
     /// waiting.
     pub(super) fn again(&self, core: &Core, lease: &Lease, now: Now, ttl: Ttl) -> Result<Change> {
         let record = core.record();
-        let lasts = ended::lasts_after_renewal(lease, ttl.as_duration(), core.own, now.moment, self.agreement.max_ttl);
+        let lasts = ended::lasts_after_renewal(lease, ttl.as_duration(), core.own, now.moment, self.shared.max_ttl);
         let expires = match self.expiry(now, ttl) {
             Ok(expires) => expires.max(lease.expires),
             // Renewing goes on however wrong the clock is; what is believed of the lease is another matter.
@@ -195,11 +195,11 @@ impl Engine {
     /// Refuses to write over what a later version, or a process with other settings, has written.
     pub(super) fn may_change(&self, key: &Key, record: &Record) -> Result<()> {
         record.must_be_ours(key)?;
-        if record.epoch > self.agreement.epoch {
+        if record.epoch > self.shared.epoch {
             return Err(Error::config(format!(
                 "the record of {key} goes by epoch {} of the store's settings, this process by {}: an operator has changed \
                  them, so restart this process",
-                record.epoch, self.agreement.epoch
+                record.epoch, self.shared.epoch
             )));
         }
         Ok(())

@@ -162,7 +162,7 @@ impl Engine {
         if !self.losses.is_news(lost.id) {
             return;
         }
-        self.backend.counters.leases_lost(1);
+        self.counters.lost(1);
         tracing::warn!(
             namespace = %cell.slot.namespace,
             key = %cell.slot.key,

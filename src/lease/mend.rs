@@ -16,17 +16,18 @@ use super::{
     cell::Cell,
     engine::{Change, Engine, Plan, Swapped},
     flight::{Flight, Intent},
+    layout,
     record::{self, ForcedAway, KeySlot, Lease, Record},
     types::Holder,
     wire,
 };
 use crate::{
-    Bucket, Error, ErrorKind, Fence, Key, LeaseId, Result, Ttl, WriteId,
+    Error, ErrorKind, Fence, Hour, Key, LeaseId, Result, Ttl, WriteId,
     clock::Timestamp,
-    index,
-    store::{
+    storage::{
         Name, Repair,
         cas::{self, Cas, Outcome, Slot, Stamp},
+        in_a_name,
     },
 };
 use bytes::Bytes;
@@ -213,7 +214,7 @@ impl Engine {
                 return Ok(Plan::Stop(()));
             }
             let last = core.fence.max(record.and_then(|record| record.last_fence));
-            fence = Fence::next(last, now.wall, self.agreement.max_clock_skew)?;
+            fence = Fence::next(last, now.wall, self.shared.max_clock_skew)?;
             let away = ForcedAway { lease: lease.id, by: shortened(by), reason: shortened(reason) };
             let forced = Some(Box::new(away));
             Ok(Plan::write(Change { last_fence: Some(fence), forced, ..Change::free(record) }))
@@ -254,10 +255,10 @@ impl Engine {
                 Closed::WhileSomebodyMayBelieve => self.believed_until(seen.modified(), time, now),
             };
             let lease = closed_until.map(|expires| self.caretaker(fence, now, expires, &damaged.why)).transpose()?;
-            let bucket = lease.as_ref().map(|lease| Bucket::of(lease.expires)).transpose()?;
-            if let (Some(lease), Some(hour)) = (&lease, bucket) {
-                let entry = index::lease_entry(&cell.slot.namespace, &cell.slot.key, hour);
-                self.backend.file(&entry, index::lease_entry_body(&cell.slot.key, lease.expires)).await?;
+            let filed = lease.as_ref().map(|lease| Hour::of(lease.expires)).transpose()?;
+            if let (Some(lease), Some(hour)) = (&lease, filed) {
+                let entry = layout::entry(&cell.slot.namespace, &cell.slot.key, hour);
+                self.backend.file(&entry, layout::entry_body(&cell.slot.key, lease.expires)).await?;
             }
             let aside = self.set_aside(&cell.slot, damaged.body.clone(), now).await?;
             let KeySlot { namespace, key } = &cell.slot;
@@ -269,7 +270,7 @@ impl Engine {
                 let mut record = Record::without_lease(None, stamp, now);
                 record.last_fence = Some(fence);
                 record.lease = lease.clone().map(|lease| Lease { beat: stamp.write_id, ..lease });
-                record.bucket = bucket;
+                record.hour = filed;
                 Found::Readable(Box::new(record))
             };
             if self.swap_in(&slot, seen, build).await? {
@@ -303,7 +304,7 @@ impl Engine {
     /// Above every fence that a record which cannot be read, or is not there, can have had: another machine may have made
     /// a record where there was none, by what it knew of the store's time.
     fn fence_above_all(&self, known: Option<Fence>, now: Timestamp) -> Result<Fence> {
-        let skew = self.agreement.max_clock_skew;
+        let skew = self.shared.max_clock_skew;
         let above = Fence::first(known, self.store_upper(now), skew)?;
         Fence::first(Some(above), now, skew)
     }
@@ -311,8 +312,8 @@ impl Engine {
     /// Until when somebody may believe in a lease that was in a damaged record: its last beat came before the object was
     /// last written, or then. By the store's stamps alone, as this machine's clock may be wrong; `None` if that is over.
     fn believed_until(&self, modified: Option<Timestamp>, time: Timestamp, now: Timestamp) -> Option<Timestamp> {
-        let max_ttl = self.agreement.max_ttl;
-        let longest = max_ttl + max_ttl / 1000 + self.agreement.max_clock_skew;
+        let max_ttl = self.shared.max_ttl;
+        let longest = max_ttl + max_ttl / 1000 + self.shared.max_clock_skew;
         let passed = match (modified, self.backend.stamp_slack()) {
             (Some(modified), Some(slack)) => time.since(modified).saturating_sub(slack),
             _ => Duration::ZERO,
@@ -344,9 +345,7 @@ impl Engine {
     /// A copy under a name that says when, and that no listing of keys comes by.
     async fn set_aside(&self, slot: &KeySlot, body: Bytes, now: Timestamp) -> Result<Name> {
         let id = WriteId::random(&*self.backend.generator);
-        let folder = format!("{}/{}", slot.namespace, crate::fsck::ASIDE);
-        let when = crate::store::in_a_name(now);
-        let name = Name::new(format!("{folder}/{when}-{id}/{}.pb", slot.key.name()));
+        let name = layout::aside(&slot.namespace, &slot.key, &in_a_name(now), id);
         let put = self.backend.put_fresh(&name, body, self.backend.bulk_timeout).await;
         put.map_err(|error| error.while_doing("nothing was changed, as no copy could be made"))?;
         Ok(name)

@@ -6,6 +6,7 @@
 
 mod cell;
 mod check;
+mod counters;
 mod election;
 pub(crate) mod ended;
 mod engine;
@@ -14,42 +15,45 @@ mod flight;
 mod guard;
 mod judge;
 mod keeper;
+mod kind;
 mod late;
+pub(crate) mod layout;
 mod line;
 mod loss;
 mod mend;
 pub(crate) mod record;
 mod release;
-mod sweep;
+mod settings;
 mod tries;
+mod turn;
 mod types;
 mod wait;
 mod watch;
 mod wire;
 
-pub(crate) use check::LeaseCheck;
+pub(crate) use counters::Counts;
 pub use election::{Campaign, Election, Leadership};
 pub(crate) use engine::Engine;
 pub use filed::{Filed, FiledKeys};
 pub use guard::Guard;
+pub(crate) use kind::{DECLARATION, LeaseKind};
 pub use loss::{Failing, Loss, LossReason};
 pub use mend::Forced;
-pub(crate) use sweep::{LeaseSweep, LeaseTurn};
+pub use settings::MAX_TTL;
+pub(crate) use settings::{LeaseSettings, Shared};
+pub(crate) use turn::LeaseTurn;
 pub use types::{Acquired, Grant, Held, Holder, Renewed, Request, Status};
 
 use self::{cell::Cell, ended::Watched, judge::status, record::KeySlot};
 use crate::{
     Key, LeaseId, Namespace, Result, Ttl,
-    store::{
+    storage::{
         Name,
         cas::{self, Slot},
     },
 };
 use futures_util::{StreamExt, stream};
 use std::{sync::Arc, time::Duration};
-
-/// The namespace of leases that the library has for itself. No user's can begin with a dot.
-const OURS: &str = ".leasehold";
 
 /// The leases of one namespace. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -209,7 +213,7 @@ impl Leases {
     /// sorted out after they were read.
     pub async fn list(&self, prefix: &[u8], after: Option<&Cursor>, limit: usize) -> Result<Listing> {
         let backend = &self.engine.backend;
-        let start = format!("{}/meta/{}", self.namespace, Key::name_prefix(prefix));
+        let start = layout::records(self.namespace.as_str()) + &Key::name_prefix(prefix);
         let page = backend.page(&start, after.map(|cursor| &cursor.0), limit.clamp(1, 1000)).await?;
         let next = page.names.last().filter(|_| page.more).cloned().map(Cursor);
         let keys: Vec<Option<Result<Status>>> =

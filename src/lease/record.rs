@@ -1,11 +1,11 @@
 //! The record of one key, and how it is written down.
 
-use super::wire;
+use super::{layout, wire};
 use crate::{
-    BootId, Bucket, Error, Fence, Key, LeaseId, Namespace, Result, Ttl, WriteId,
+    BootId, Error, Fence, Hour, Key, LeaseId, Namespace, Result, Ttl, WriteId,
     clock::Timestamp,
     id::ProcessId,
-    store::{
+    storage::{
         Name,
         cas::{self, Slot, Stamp},
     },
@@ -88,7 +88,7 @@ pub(crate) struct Record {
     pub(crate) lease: Option<Lease>,
     pub(crate) waiting: Option<Mark>,
     pub(crate) written: Timestamp,
-    pub(crate) bucket: Option<Bucket>,
+    pub(crate) hour: Option<Hour>,
     /// When the store received the lease's last beat, if a write that left the beat alone has come since.
     pub(crate) beat_stamp: Option<Timestamp>,
     /// The last lease was taken away by force.
@@ -125,7 +125,7 @@ impl Record {
             lease: None,
             waiting: base.and_then(|base| base.waiting),
             written: now,
-            bucket: base.and_then(|base| base.bucket),
+            hour: base.and_then(|base| base.hour),
             beat_stamp: None,
             forced: base.and_then(|base| base.forced.clone()),
             epoch: base.map_or(0, |base| base.epoch),
@@ -169,7 +169,7 @@ impl Slot for KeySlot {
     type Record = Record;
 
     fn name(&self) -> Name {
-        Name::new([self.namespace.as_str(), "/meta/", &self.key.name(), ".pb"].concat())
+        layout::record(self.namespace.as_str(), &self.key.name())
     }
 
     fn encode(&self, record: &Record) -> Result<Bytes> {
@@ -228,7 +228,7 @@ pub(crate) fn encode(key: &Key, record: &Record) -> Bytes {
             interval_ms: millis(mark.interval),
         }),
         written_ms: record.written.as_millis(),
-        hour: record.bucket.map_or(0, Bucket::number),
+        hour: record.hour.map_or(0, Hour::number),
         checksum: 0,
     };
     let mut body = BytesMut::with_capacity(message.encoded_len() + CHECKSUM_SIZE);
@@ -273,7 +273,7 @@ pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> 
             expires: {
                 let expires = time("expiry", lease.expires_ms)?;
                 // What cannot be filed was never granted.
-                Bucket::of(expires).map_err(text)?;
+                Hour::of(expires).map_err(text)?;
                 expires
             },
             ttl: Ttl::new(Duration::from_millis(lease.ttl_ms)).map_err(text)?,
@@ -301,7 +301,7 @@ pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> 
         lease,
         waiting,
         written: time("writing", message.written_ms)?,
-        bucket: if message.hour == 0 { None } else { Some(Bucket::from_number(message.hour).map_err(text)?) },
+        hour: if message.hour == 0 { None } else { Some(Hour::from_number(message.hour).map_err(text)?) },
         beat_stamp: message.beat_stamp_us.map(Timestamp::from_micros),
         forced: match message.forced {
             None => None,

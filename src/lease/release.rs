@@ -9,7 +9,7 @@ use super::{
 use crate::{
     ErrorKind, LeaseId, Result, Ttl,
     planted::{Planted, planted},
-    store::cas::Slot,
+    storage::cas::Slot,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -46,7 +46,7 @@ impl Engine {
         }
         let ttl = match flight.intent.waiter() {
             Some(waiter) => self.clamp(waiter.request.ttl)?,
-            None => Ttl::new(self.agreement.max_ttl)?,
+            None => Ttl::new(self.shared.max_ttl)?,
         };
         if planted(Planted::FreedByDelete) && flight.intent.waiter().is_none() {
             self.backend.delete(&[cell.slot.name()]).await;
@@ -81,13 +81,13 @@ impl Engine {
                 if flight.core().record().is_some_and(|record| record.waiting.is_some()) {
                     flight.core().turns += 1;
                 }
-                self.backend.counters.leases_released(1);
-                self.backend.counters.leases_handed_over(1);
-                self.backend.counters.leases_granted(1);
+                self.counters.released(1);
+                self.counters.handed_over(1);
+                self.counters.granted(1);
                 self.deliver(&mut flight, waiter, now, ttl);
             }
             (Ok(Swapped::Won(now)), None) => {
-                self.backend.counters.leases_released(1);
+                self.counters.released(1);
                 if let Some(mark) = removed.filter(|mark| mark.process != self.process) {
                     let pause = (2 * mark.interval).min(LONGEST_STAY_BACK);
                     flight.core().stay_back = Some(now.moment.plus(pause));
@@ -147,7 +147,7 @@ impl Engine {
         let (engine, cell) = (Arc::clone(self), Arc::clone(cell));
         let freeing = async move {
             // For as long as the longest lease could still be there.
-            let give_up = engine.now().moment.plus(engine.agreement.max_ttl);
+            let give_up = engine.now().moment.plus(engine.shared.max_ttl);
             let mut retries = 0;
             while let Err(error) = free().await {
                 if !error.is_retryable() || engine.now().moment >= give_up {

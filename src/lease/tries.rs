@@ -165,7 +165,7 @@ impl Engine {
             if request.is_some_and(|request| repeats(core, request, lease, now)) {
                 return None;
             }
-            self.backend.counters.leases_held(1);
+            self.counters.refused(1);
             Some(Ok(self.held(core, now)))
         };
         // Whoever looks at an ended lease clears it.

@@ -46,7 +46,7 @@ impl Request {
     /// A lease that ends by itself after `ttl` unless it is renewed.
     ///
     /// One that is shorter than [`min_ttl`](crate::Settings::min_ttl) or longer than the store's
-    /// [`max_ttl`](crate::store::Agreement::max_ttl) is refused, as [`Invalid`](crate::ErrorKind::Invalid), when it is
+    /// [`max_ttl`](crate::lease::MAX_TTL) is refused, as [`Invalid`](crate::ErrorKind::Invalid), when it is
     /// asked for.
     pub fn new(ttl: Duration) -> Result<Self> {
         let owner = "".into();

@@ -14,7 +14,7 @@ use crate::{
     clock::Moment,
     generator::GeneratorExt,
     planted::{Planted, planted},
-    store::cas::Outcome,
+    storage::cas::Outcome,
 };
 use std::{
     collections::{BTreeMap, VecDeque},

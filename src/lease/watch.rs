@@ -10,7 +10,7 @@ const SLOWER: u32 = 8;
 
 impl Leases {
     /// What there is on a key, and then every change of it: of its holder, its fence or its expiry. A lease that runs
-    /// out is told of when it has ended for others: by [`max_clock_skew`](crate::store::Agreement::max_clock_skew) after
+    /// out is told of when it has ended for others: by [`max_clock_skew`](crate::store::SharedSettings::max_clock_skew) after
     /// its expiry.
     ///
     /// Reads only, like [`peek`](Self::peek), and is no activity. It looks again after

@@ -1,15 +1,15 @@
 //! Finding out what works and what does not, one thing after another, where opening would stop at the first.
 
-use super::{
-    Agreement, Backend, Name, StoreBuilder,
-    agreement::StoreSlot,
-    answer::blames_credentials,
-    backend::TimeSource,
-    cas::Slot,
-    probe,
-    time::{Interval, LONGEST_SPREAD},
+use super::{SharedSettings, StoreBuilder};
+use crate::{
+    Error, ErrorKind, Result, WriteId,
+    shared::Rules,
+    storage::{
+        Backend, Interval, Name, backend::TimeSource, blames_credentials, cas::Slot, layout::PROBE, probe,
+        store_json::StoreSlot,
+    },
+    timing::{self, LONGEST_SPREAD},
 };
-use crate::{Error, ErrorKind, Result, WriteId};
 use bytes::Bytes;
 use std::{sync::Arc, time::Duration};
 
@@ -130,7 +130,8 @@ impl StoreBuilder {
     /// where it may delete but a time object (`.leasehold/time-…`), and a few small objects under `.leasehold/probe/` where it may
     /// not.
     pub async fn diagnose(self) -> Result<Diagnosis> {
-        let proposed = Agreement::propose(&self.settings)?;
+        let rules: Arc<[&'static Rules]> = self.declarations().iter().map(|kind| &kind.shared).collect();
+        let proposed = SharedSettings::propose(&rules, &self.named())?;
         let (backend, _) = self.connect().await?;
         let backend = Arc::new(backend);
         let mut diagnosis = Diagnosis {
@@ -144,7 +145,7 @@ impl StoreBuilder {
             spread: Duration::ZERO,
             remarks: Vec::new(),
         };
-        diagnose(&backend, proposed, &mut diagnosis).await;
+        diagnose(&backend, &rules, proposed.max_clock_skew, &mut diagnosis).await;
         diagnosis.requests = backend.requests().total();
         Ok(diagnosis)
     }
@@ -158,13 +159,18 @@ fn was_answered<T>(result: &Result<T>) -> bool {
     }
 }
 
-async fn diagnose(backend: &Arc<Backend>, proposed: Agreement, diagnosis: &mut Diagnosis) {
-    let mut agreement = proposed;
+async fn diagnose(
+    backend: &Arc<Backend>,
+    rules: &Arc<[&'static Rules]>,
+    proposed: Duration,
+    diagnosis: &mut Diagnosis,
+) {
+    let mut max_clock_skew = proposed;
     let known = backend.get_once(&StoreSlot.name(), &backend.coordination).await;
     let reached = was_answered(&known);
     let got = match known {
         Ok(known) => known.map_or(Ok(()), |fetched| {
-            agreement = StoreSlot.decode(fetched.body)?.agreement()?;
+            max_clock_skew = SharedSettings::read(rules, &StoreSlot.decode(fetched.body)?)?.max_clock_skew;
             Ok(())
         }),
         Err(error) => Err(error),
@@ -187,12 +193,12 @@ async fn diagnose(backend: &Arc<Backend>, proposed: Agreement, diagnosis: &mut D
         add("credentials", Some(Ok(())));
     }
     add("reach", Some(Ok(())));
-    let name = Name::new(format!(".leasehold/probe/{}", WriteId::random(&*backend.generator)));
+    let name = Name::new(format!("{PROBE}{}", WriteId::random(&*backend.generator)));
     let put = backend.put_hint(&name, Bytes::from_static(b"{}")).await;
     let usable = got.is_ok() && put.is_ok();
     add("get", Some(got));
     add("put", Some(put));
-    add("list", Some(backend.page(".leasehold/probe/", None, 1).await.map(drop)));
+    add("list", Some(backend.page(PROBE, None, 1).await.map(drop)));
     if usable {
         diagnosis.writes = timed(backend, || backend.put_hint(&name, Bytes::from_static(b"{}"))).await;
         diagnosis.reads =
@@ -203,24 +209,24 @@ async fn diagnose(backend: &Arc<Backend>, proposed: Agreement, diagnosis: &mut D
     add("delete", Some(deleted.error.map_or(Ok(()), Err)));
     add("conditions", if usable { Some(probe::probe(backend).await) } else { None });
     let clock = match usable {
-        true => check_clock(backend, &agreement, &mut diagnosis.remarks).await,
-        false => backend.believe(&agreement, backend.clock.wall()),
+        true => check_clock(backend, max_clock_skew, &mut diagnosis.remarks).await,
+        false => backend.believe(max_clock_skew, backend.clock.wall()),
     };
     diagnosis.checks.push(Check { name: "clock", result: Some(clock) });
-    diagnosis.max_clock_skew = agreement.max_clock_skew;
+    diagnosis.max_clock_skew = max_clock_skew;
     diagnosis.spread = backend.spread();
     diagnosis.skew = backend.store_time().map(|time| backend.clock.wall().distance(time));
 }
 
 /// This machine's clock beside the store's, as its answers tell it and as its stamps do.
-async fn check_clock(backend: &Arc<Backend>, agreement: &Agreement, remarks: &mut Vec<String>) -> Result<()> {
+async fn check_clock(backend: &Arc<Backend>, max_clock_skew: Duration, remarks: &mut Vec<String>) -> Result<()> {
     let asked = backend.clock.monotonic();
     let stamp = backend.write_time().await?;
-    backend.trust_clock(agreement).await?;
+    backend.trust_clock(max_clock_skew).await?;
     let text = |duration: Duration| humantime::format_duration(Duration::from_millis(millis(duration))).to_string();
     let Some(store) = backend.store_interval() else { return Ok(()) };
     let wall = backend.clock.wall();
-    if agreement.is_wrong(store.distance(wall)) {
+    if timing::is_wrong(store.distance(wall), max_clock_skew) {
         return Err(Error::new(
             ErrorKind::Clock,
             format!(
@@ -229,7 +235,7 @@ async fn check_clock(backend: &Arc<Backend>, agreement: &Agreement, remarks: &mu
                 backend.place,
                 store.lower,
                 text(store.distance(wall)),
-                text(agreement.max_clock_skew)
+                text(max_clock_skew)
             ),
         ));
     }

@@ -1,42 +1,236 @@
-//! The only room that knows `object_store`: conditional writes, reads, ordered pages, deletes, and what it takes to
-//! trust a store with them.
+//! Opening a store, and what an opened one hands out. The top of the library: the only place that knows every kind of
+//! record, and registers each of them once.
 
-pub(crate) mod agreement;
-mod answer;
-mod backend;
-pub(crate) mod cas;
-mod clocks;
-mod counting;
+mod builder;
 mod diagnose;
-mod listing;
-#[cfg_attr(
-    not(feature = "testkit"),
-    allow(dead_code, unreachable_pub, unused_imports, reason = "public in the testkit only")
-)]
-pub(crate) mod local;
-mod lost;
-mod memory;
-mod meter;
-mod name;
+mod info;
 mod open;
-mod page;
-mod probe;
-mod repairs;
-pub(crate) mod seal;
-mod time;
-pub(crate) mod url;
+mod records;
+mod repair;
+mod settings;
+mod stats;
 
-pub use agreement::{Agreement, AgreementChange, StoreInfo};
-pub(crate) use agreement::{DATE_SLACK, LONGEST_WRITE};
-pub(crate) use backend::{Backend, Fetched, Version};
-pub(crate) use clocks::Clocks;
+pub use crate::shared::{MARGIN, MAX_CLOCK_SKEW, SharedSetting, SharedSettings, SharedSettingsChange, Stop};
+pub use crate::storage::{AnswerKind, RequestKind, Requests};
+pub use builder::{Probing, StoreBuilder};
 pub use diagnose::{Check, Diagnosis, Percentiles, Verdict};
-pub(crate) use listing::Walk;
-pub use lost::{FoundIn, SettingsRepair};
+pub use info::StoreInfo;
+pub use repair::{FoundIn, SettingsRepair};
+pub use settings::Settings;
+pub use stats::Stats;
+
+use self::open::no_store;
+use crate::{
+    Decisions, Error, Leases, Namespace, Result,
+    clock::Timestamp,
+    decision,
+    fsck::{self, FsckOptions},
+    kind::Kind,
+    lease::Engine,
+    shared::Rules,
+    storage::{Backend, cas, store_json::StoreSlot},
+    sweep::{Activity, Sweeper, SweeperHandle},
+    timing,
+};
+use std::{fmt, sync::Arc, time::Duration};
+
+/// An opened store. Cheap to clone; clones share their connections, counts and caches.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+/// let store = leasehold::Store::open("memory://").await?;
+/// assert_eq!(store.shared_settings().max_clock_skew.as_secs(), 1);
+/// # Ok::<(), leasehold::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Store {
+    backend: Arc<Backend>,
+    shared: SharedSettings,
+    engine: Arc<Engine>,
+    decisions: Arc<decision::Shared>,
+    /// Every kind of record, those two first.
+    kinds: Arc<[Arc<dyn Kind>]>,
+    sweeper: Arc<Sweeper>,
+    activity: Arc<Activity>,
+}
+
+impl Store {
+    /// Opens the store at a URL with the environment's credentials and default settings; see [`StoreBuilder::url`].
+    pub async fn open(url: impl AsRef<str>) -> Result<Self> {
+        Self::builder().url(url).open().await
+    }
+
+    /// Configures how a store is opened.
+    pub fn builder() -> StoreBuilder {
+        StoreBuilder::default()
+    }
+
+    /// The leases of a namespace; there is one named `default`.
+    pub fn leases<N>(&self, namespace: N) -> Result<Leases>
+    where
+        N: TryInto<Namespace>,
+        N::Error: Into<Error>,
+    {
+        Ok(Leases::new(Arc::clone(&self.engine), namespace.try_into().map_err(Into::into)?))
+    }
+
+    /// The decisions on transactions.
+    pub fn decisions(&self) -> Decisions {
+        Decisions::new(Arc::clone(&self.decisions))
+    }
+
+    /// What tidies records that nobody touches any more: started in the background, or run once.
+    pub fn sweeper(&self) -> SweeperHandle {
+        SweeperHandle::new(Arc::clone(&self.sweeper))
+    }
+
+    /// The namespaces that something was ever stored in: one listing. Not activity.
+    pub async fn namespaces(&self) -> Result<Vec<Namespace>> {
+        let folders = self.backend.folders("").await?;
+        Ok(folders.iter().filter_map(|folder| Namespace::new(folder).ok()).collect())
+    }
+
+    /// Waits until what dropped operations have left behind is settled: writes in doubt, and leases that nobody wants.
+    /// For a process that is about to end; whatever is not settled then is left to its time to live.
+    pub async fn drain(&self) {
+        self.engine.leftovers.close();
+        self.engine.leftovers.wait().await;
+    }
+
+    /// What has happened since the store was opened.
+    pub fn stats(&self) -> Stats {
+        Stats::of(self.backend.counters.counts(), self.engine.counts(), self.decisions.counts(), &self.sweeper)
+    }
+
+    /// What all processes that use this store have alike.
+    pub fn shared_settings(&self) -> &SharedSettings {
+        &self.shared
+    }
+
+    /// The shortest and the longest time to live that a lease may be asked for: the one is this process's setting, the other
+    /// is what all processes have alike.
+    pub fn ttl_limits(&self) -> (Duration, Duration) {
+        self.engine.ttl_limits()
+    }
+
+    /// How many requests were made since the store was opened.
+    pub fn requests(&self) -> Requests {
+        self.backend.requests()
+    }
+
+    /// How long ago somebody last asked for something. Renewals by a guard, a waiter's looks, [`peek`](Leases::peek) and
+    /// [`list`](Leases::list) do not count.
+    pub fn idle_for(&self) -> Duration {
+        self.backend.clock.monotonic().since(self.activity.last())
+    }
+
+    /// Counts as if somebody had asked for something: for a service that has work of its own.
+    pub fn mark_activity(&self) {
+        self.activity.touch(&*self.backend.clock);
+    }
+
+    /// What time it is by the store's own clock, if it has told.
+    pub fn time(&self) -> Option<Timestamp> {
+        self.backend.store_time()
+    }
+
+    /// This machine's clock beside the store's, and what follows from that.
+    pub fn clock_state(&self) -> ClockState {
+        let (ours, theirs) = (self.backend.clock.wall(), self.backend.store_interval());
+        let apart = theirs.map(|theirs| theirs.distance(ours));
+        ClockState {
+            ours,
+            theirs: theirs.map(|theirs| theirs.lower),
+            certainly_apart: apart,
+            allowed: self.shared.max_clock_skew,
+            is_wrong: apart.is_some_and(|apart| timing::is_wrong(apart, self.shared.max_clock_skew)),
+            grants: apart.is_some_and(|apart| !timing::is_far_off(apart, self.shared.max_clock_skew)),
+        }
+    }
+
+    /// Whether this machine's clock and the store's are close enough together for anything to be granted.
+    pub fn trusts_clock(&self) -> bool {
+        self.backend.believe(self.shared.max_clock_skew, self.backend.clock.wall()).is_ok()
+    }
+
+    /// How far this machine's clock and the store's are apart, as far as is known; the store counts whole seconds.
+    pub fn skew(&self) -> Option<Duration> {
+        Some(self.backend.clock.wall().distance(self.time()?))
+    }
+
+    /// Looks for damage everywhere in the store, and repairs it if that is asked for; see [`fsck`](crate::fsck).
+    pub async fn fsck(&self, options: FsckOptions) -> Result<fsck::Report> {
+        fsck::run(&self.backend, &self.kinds, self.shared.max_clock_skew, options).await
+    }
+
+    /// What is in `store.json` now.
+    pub async fn info(&self) -> Result<StoreInfo> {
+        let known = cas::read(&self.backend, &StoreSlot).await?;
+        let known = known.ok_or_else(|| no_store(&self.backend.place))?;
+        StoreInfo::of(known.record(), &self.rules())
+    }
+
+    /// Changes what all processes have alike, and raises the epoch.
+    ///
+    /// **Every other process that uses the store must have been stopped** for as long as
+    /// [`needs_a_stop_of`](SharedSettingsChange::needs_a_stop_of) says (`max_ttl + margin`, or longer with another age for
+    /// transactions), and be started again afterwards: a process reads these values once, when it opens the store, and two
+    /// processes that go by different bounds could both believe in one lease. This handle, its clones and everything made
+    /// from them go on with the old values: drop them all, and open the store again.
+    pub async fn change_shared_settings(&self, change: &SharedSettingsChange, by: &str) -> Result<SharedSettings> {
+        info::change(&self.backend, &self.rules(), change, by).await
+    }
+
+    fn rules(&self) -> Arc<[&'static Rules]> {
+        self.kinds.iter().map(|kind| &kind.declaration().shared).collect()
+    }
+
+    #[cfg(feature = "testkit")]
+    pub(crate) fn backend(&self) -> &Arc<Backend> {
+        &self.backend
+    }
+}
+
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.backend.place)
+    }
+}
+
+/// What a process with these settings would write into an empty store.
 #[cfg(feature = "testkit")]
-pub(crate) use meter::Meter;
-pub(crate) use meter::tidying;
-pub use meter::{AnswerKind, RequestKind, Requests};
-pub(crate) use name::Name;
-pub use open::{ClockState, Probing, Store, StoreBuilder};
-pub(crate) use repairs::{Repair, in_a_name};
+pub(crate) fn propose(settings: &Settings) -> Result<SharedSettings> {
+    SharedSettings::propose(&our_rules(), &settings.shared())
+}
+
+/// What stands in a store.
+#[cfg(feature = "testkit")]
+pub(crate) fn read(record: &crate::storage::store_json::StoreRecord) -> Result<SharedSettings> {
+    SharedSettings::read(&our_rules(), record)
+}
+
+#[cfg(feature = "testkit")]
+fn our_rules() -> Arc<[&'static Rules]> {
+    StoreBuilder::default().declarations().iter().map(|kind| &kind.shared).collect()
+}
+
+/// This machine's clock beside the store's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClockState {
+    /// What this machine's clock says.
+    pub ours: Timestamp,
+    /// What the store's clock says at the least, if it has told: it counts whole seconds.
+    pub theirs: Option<Timestamp>,
+    /// How far they are apart at the least.
+    pub certainly_apart: Option<Duration>,
+    /// How far they may be.
+    pub allowed: Duration,
+    /// Whether they are certainly further apart than they may be: the clock has to be set right.
+    pub is_wrong: bool,
+    /// Whether anything is granted, taken over, decided or deleted all the same: not any more where they are ten seconds
+    /// further apart than they may be, nor where the store has not told its time.
+    pub grants: bool,
+}

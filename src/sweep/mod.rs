@@ -6,9 +6,10 @@
 
 mod activity;
 mod contain;
+mod counters;
 mod earned;
+mod handle;
 mod history;
-mod kind;
 mod options;
 mod pace;
 mod pass;
@@ -19,9 +20,10 @@ mod schedule;
 mod settings;
 mod share;
 
+pub use crate::kind::Swept;
 pub(crate) use activity::Activity;
+pub use handle::SweeperHandle;
 pub use history::{Run, SweeperState};
-pub(crate) use kind::{Entry, Shelf, Sweepable, Verdict};
 pub use options::SweepOptions;
 pub use report::{Report, StoppedBy};
 #[cfg(feature = "testkit")]

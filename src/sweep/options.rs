@@ -30,7 +30,7 @@ impl SweepOptions {
         self
     }
 
-    /// Only the leases of one namespace.
+    /// Only what is in one namespace.
     pub fn namespace(mut self, namespace: Namespace) -> Self {
         self.namespace = Some(namespace);
         self

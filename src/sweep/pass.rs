@@ -1,20 +1,20 @@
-//! One walk over all shelves, and what a page of one has come to.
+//! One walk over all folders of the index, and what a page of one has come to.
 
-use super::{Shelf, Sweepable};
 use crate::{
     Error,
-    store::{Name, Walk},
+    kind::{Chore, Folder, Kind},
+    storage::{Backend, Name, Walk},
 };
 use std::{collections::VecDeque, sync::Arc};
 
-/// One walk over all shelves. It lives across runs, so that entries that were left behind are met again by the next pass
+/// One walk over all folders of the index, and all chores. It lives across runs, so that entries that were left behind are met again by the next pass
 /// and do not stall this one.
 #[derive(Debug)]
 pub(super) struct Pass {
     pub(super) stops: Vec<Stop>,
     /// Whose turn it is: one page each, so that none starves.
     pub(super) next: usize,
-    /// Why a shelf was left out of it: one that cannot be listed must not keep the others waiting.
+    /// Why one was left out of it: one that cannot be listed must not keep the others waiting.
     pub(super) failed: Option<Error>,
 }
 
@@ -24,18 +24,51 @@ impl Pass {
         self.stops.iter_mut().for_each(Stop::list_again);
     }
 
-    /// A shelf is done.
+    /// A folder or a chore is done.
     pub(super) fn leave(&mut self, at: usize) {
         self.stops.remove(at);
         self.next = at;
     }
 }
 
-/// A shelf, and how far it has been walked.
+/// A place that a pass comes by again and again, until it is done.
 #[derive(Debug)]
 pub(super) struct Stop {
-    pub(super) kind: Arc<dyn Sweepable>,
-    pub(super) shelf: Arc<Shelf>,
+    pub(super) kind: Arc<dyn Kind>,
+    pub(super) work: Work,
+}
+
+/// What there is to do at a stop.
+#[derive(Debug)]
+pub(super) enum Work {
+    Folder(Route),
+    Chore(Chore),
+}
+
+impl Stop {
+    pub(super) fn folder(kind: &Arc<dyn Kind>, folder: Folder) -> Self {
+        Self { kind: Arc::clone(kind), work: Work::Folder(Route::new(folder)) }
+    }
+
+    pub(super) fn chore(kind: &Arc<dyn Kind>, chore: Chore) -> Self {
+        Self { kind: Arc::clone(kind), work: Work::Chore(chore) }
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        self.kind.declaration().name
+    }
+
+    fn list_again(&mut self) {
+        if let Work::Folder(route) = &mut self.work {
+            route.list_again();
+        }
+    }
+}
+
+/// A folder of the index, and how far it has been walked.
+#[derive(Debug)]
+pub(super) struct Route {
+    pub(super) folder: Arc<Folder>,
     listing: Walk,
     /// What was listed and not looked at, and whether there is more behind it.
     pub(super) names: VecDeque<Name>,
@@ -44,14 +77,14 @@ pub(super) struct Stop {
     cursor: Option<Name>,
 }
 
-impl Stop {
-    pub(super) fn new(kind: Arc<dyn Sweepable>, shelf: Shelf) -> Self {
-        let listing = Walk::new(&shelf.folder, None);
-        Self { kind, shelf: Arc::new(shelf), listing, names: VecDeque::new(), more: true, cursor: None }
+impl Route {
+    fn new(folder: Folder) -> Self {
+        let listing = Walk::new(&folder.path, None);
+        Self { folder: Arc::new(folder), listing, names: VecDeque::new(), more: true, cursor: None }
     }
 
     /// Lists the next page.
-    pub(super) async fn list(&mut self, backend: &crate::store::Backend, limit: usize) -> crate::Result<()> {
+    pub(super) async fn list(&mut self, backend: &Backend, limit: usize) -> crate::Result<()> {
         let page = self.listing.next(backend, limit).await?;
         (self.names, self.more) = (page.names.into(), page.more);
         Ok(())
@@ -73,8 +106,8 @@ impl Stop {
 #[derive(Debug, Default)]
 pub(super) struct Judged {
     pub(super) entries: Vec<Name>,
-    /// Objects that go first, each with its entry.
-    pub(super) over: Vec<(Name, Name)>,
+    /// Objects that go first, with the entry that goes after them.
+    pub(super) first: Vec<(Vec<Name>, Name)>,
 }
 
 /// How the walk over a page ended.

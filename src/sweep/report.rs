@@ -1,8 +1,8 @@
 //! What a run of the sweeper has done.
 
-use crate::Error;
+use crate::{Error, kind::Swept};
 use serde::Serialize;
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 /// Why a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -51,10 +51,10 @@ pub struct Report {
     pub entries_seen: u64,
     /// Listings that were asked for.
     pub lists: u64,
-    /// Leases that had ended and were cleared.
-    pub leases_cleared: u64,
-    /// Decisions whose time was over and that were deleted.
-    pub markers_deleted: u64,
+    /// Steps of work that is not an entry of an hour.
+    pub chores: u64,
+    /// What was done about each kind of record, by its name.
+    pub kinds: BTreeMap<&'static str, Swept>,
     /// Index entries that were deleted.
     pub entries_deleted: u64,
     /// Index entries that were left for the next pass.
@@ -76,7 +76,33 @@ pub struct Report {
 impl Report {
     /// What is counted against the most that a run may do.
     pub(super) fn ops(&self) -> u64 {
-        self.entries_seen + self.lists
+        self.entries_seen + self.lists + self.chores
+    }
+
+    /// What was done about one kind of record.
+    pub fn of(&self, kind: &str) -> Swept {
+        self.kinds.get(kind).copied().unwrap_or_default()
+    }
+
+    /// All kinds taken together.
+    pub fn total(&self) -> Swept {
+        let mut total = Swept::default();
+        self.kinds.values().for_each(|swept| total.add(swept));
+        total
+    }
+
+    /// With nothing done about these kinds.
+    pub(super) fn of_kinds(kinds: impl Iterator<Item = &'static str>) -> Self {
+        Self { kinds: kinds.map(|kind| (kind, Swept::default())).collect(), ..Self::default() }
+    }
+
+    pub(super) fn kind(&mut self, kind: &'static str) -> &mut Swept {
+        self.kinds.entry(kind).or_default()
+    }
+
+    pub(super) fn fail_of(&mut self, kind: &'static str, error: &Error) {
+        self.kind(kind).failures += 1;
+        self.fail(error);
     }
 
     pub(super) fn fail(&mut self, error: &Error) {

@@ -1,28 +1,30 @@
 //! One run: from the oldest hour on, a page at a time, until there is nothing left or something says stop.
 
 use super::{
-    Activity, Entry, Report, Run, StoppedBy, SweepOptions, SweepSettings, Sweepable, SweeperState, Verdict,
+    Activity, Report, Run, StoppedBy, SweepOptions, SweepSettings, SweeperState, Swept,
     contain::contained,
+    counters::{Counters, Counts},
     history::History,
     options::Progress,
     pace::Pace,
-    pass::{Judged, Pass, Stop, Walked},
+    pass::{Judged, Pass, Route, Stop, Walked, Work},
 };
 use crate::{
-    Bucket, Error, ErrorKind, Namespace, Result,
+    Error, ErrorKind, Hour, Namespace, Result,
     clock::{Moment, Timestamp},
     generator::GeneratorExt,
     index,
+    kind::{Chore, Content, Context, Entry, Kind, Step, Verdict},
     planted::{Planted, planted},
-    stats::Counters,
-    store::{Agreement, AnswerKind, Backend, Name, tidying},
+    storage::{AnswerKind, Backend, Name, tidying},
 };
 use async_trait::async_trait;
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::{
-        Arc,
+        Arc, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -61,6 +63,16 @@ pub(super) struct Limits<'a> {
     pub(super) progress: Option<&'a Progress>,
 }
 
+/// How a visit at one stop of a pass ended.
+enum Came {
+    /// There is more to do here, after the others have had their turn.
+    Back,
+    /// Nothing is left to do here in this pass.
+    ToItsEnd,
+    /// The run ends.
+    Stopped(StoppedBy),
+}
+
 /// Held while a run is under way: one at a time in a process.
 #[derive(Debug)]
 pub(super) struct State {
@@ -74,12 +86,14 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(crate) struct Sweeper {
     pub(super) backend: Arc<Backend>,
-    pub(super) agreement: Agreement,
+    max_clock_skew: Duration,
     pub(super) settings: SweepSettings,
-    kinds: Vec<Arc<dyn Sweepable>>,
+    kinds: Vec<Arc<dyn Kind>>,
     pub(super) turn: Arc<dyn Turn>,
     pub(super) activity: Arc<Activity>,
-    pub(super) counters: Arc<Counters>,
+    pub(super) counters: Counters,
+    /// What was done about each kind since the store was opened.
+    swept: std::sync::Mutex<BTreeMap<&'static str, Swept>>,
     pub(super) state: Mutex<State>,
     /// Somebody has been told: once is enough.
     said_that_deleting_is_denied: AtomicBool,
@@ -89,24 +103,27 @@ pub(crate) struct Sweeper {
 impl Sweeper {
     pub(crate) fn new(
         backend: Arc<Backend>,
-        agreement: Agreement,
+        max_clock_skew: Duration,
         settings: SweepSettings,
-        kinds: Vec<Arc<dyn Sweepable>>,
+        kinds: Vec<Arc<dyn Kind>>,
         turn: Arc<dyn Turn>,
         activity: Arc<Activity>,
-        counters: Arc<Counters>,
     ) -> Arc<Self> {
         let pace = Pace::new(Arc::clone(&backend.clock), settings.op_delay);
         let state = Mutex::new(State { pass: None, pace, turn: None });
         let said_that_deleting_is_denied = AtomicBool::new(false);
+        let names = || kinds.iter().map(|kind| kind.declaration().name);
+        let counters = Counters::of_kinds(names());
+        let swept = names().map(|kind| (kind, Swept::default())).collect();
         Arc::new(Self {
             backend,
-            agreement,
+            max_clock_skew,
             settings,
             kinds,
             turn,
             activity,
             counters,
+            swept: std::sync::Mutex::new(swept),
             state,
             said_that_deleting_is_denied,
             history: History::default(),
@@ -116,6 +133,19 @@ impl Sweeper {
     /// What it is doing, and how its last runs ended.
     pub(crate) fn state(&self) -> SweeperState {
         self.history.state(&*self.backend.clock)
+    }
+
+    /// What runs have done about each kind of record since the store was opened.
+    pub(crate) fn swept(&self) -> BTreeMap<&'static str, Swept> {
+        self.lock_swept().clone()
+    }
+
+    fn lock_swept(&self) -> MutexGuard<'_, BTreeMap<&'static str, Swept>> {
+        self.swept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counters.counts()
     }
 
     /// One pass by hand.
@@ -151,7 +181,7 @@ impl Sweeper {
         let _running = self.history.begin();
         let began = self.backend.clock.monotonic();
         let before = self.backend.meter.tidying();
-        let mut report = Report::default();
+        let mut report = Report::of_kinds(self.kinds.iter().map(|kind| kind.declaration().name));
         let span = tracing::info_span!("sweep", store = %self.backend.place, dry_run = limits.dry_run);
         let walk = self.walk(state, namespace, limits, &mut report).instrument(span);
         let walked = contained("a run of the sweeper", walk).await.unwrap_or_else(|panicked| {
@@ -171,10 +201,15 @@ impl Sweeper {
         let duration = self.backend.clock.monotonic().since(began);
         report.duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         if !limits.dry_run {
-            let seconds = |at: Timestamp| at.as_millis() as f64 / 1000.;
-            let oldest = report.oldest_hour.as_ref().and_then(|hour| hour.parse::<Bucket>().ok());
+            let oldest = report.oldest_hour.as_ref().and_then(|hour| hour.parse::<Hour>().ok());
             let ended_at = self.backend.clock.wall();
-            self.counters.swept(&report, seconds(ended_at), oldest.map(|hour| seconds(hour.start())));
+            self.counters.ran(&report, ended_at, oldest.map(Hour::start));
+            for kind in &self.kinds {
+                let name = kind.declaration().name;
+                let swept = report.of(name);
+                self.lock_swept().entry(name).or_default().add(&swept);
+                kind.swept(&swept);
+            }
             self.history.add(Run { ended_at, by_hand: limits.by_hand, report: report.clone() });
         }
         (report, error)
@@ -188,7 +223,7 @@ impl Sweeper {
         report: &mut Report,
     ) -> Result<StoppedBy> {
         self.backend.refresh_time().await?;
-        self.backend.trust_clock(&self.agreement).await?;
+        self.backend.trust_clock(self.max_clock_skew).await?;
         let State { pass, pace, .. } = state;
         let pass = match pass {
             Some(pass) => pass,
@@ -199,33 +234,28 @@ impl Sweeper {
                 pass.insert(self.begin(namespace, report).await?)
             }
         };
+        let cx = Arc::new(Context::new(Arc::clone(&self.backend)).sweeping(
+            limits.dry_run,
+            limits.until,
+            limits.stop.clone(),
+        ));
         while !pass.stops.is_empty() {
             let at = pass.next % pass.stops.len();
             let stop = &mut pass.stops[at];
-            if stop.names.is_empty() && stop.more {
-                if let Some(stopped_by) = self.next_op(pace, limits, report).await {
-                    return Ok(stopped_by);
-                }
-                report.lists += 1;
-                if let Err(error) = stop.list(&self.backend, self.settings.page_size).await {
+            let came = match &stop.work {
+                Work::Folder(_) => self.walk_folder(stop, pace, limits, &cx, report).await,
+                Work::Chore(chore) => self.walk_chore(&stop.kind, chore, pace, limits, &cx, report).await,
+            };
+            match came {
+                Ok(Came::Stopped(stopped_by)) => return Ok(stopped_by),
+                Ok(Came::Back) => pass.next = at + 1,
+                Ok(Came::ToItsEnd) => pass.leave(at),
+                Err(error) => {
                     if let Some(earlier) = pass.failed.replace(error) {
                         report.fail(&earlier);
                     }
                     pass.leave(at);
-                    continue;
                 }
-            }
-            let mut judged = Judged::default();
-            let walked = self.walk_page(stop, pace, limits, report, &mut judged).await;
-            let stopped = matches!(walked, Walked::Stopped(_));
-            if !(stopped && planted(Planted::JudgedDropped)) {
-                self.delete(judged, limits.dry_run, report).await;
-            }
-            match walked {
-                Walked::Stopped(stopped_by) => return Ok(stopped_by),
-                Walked::AllOfIt if stop.more => pass.next = at + 1,
-                // What is left is not over yet, or there is nothing left.
-                Walked::AllOfIt | Walked::ToThePresent => pass.leave(at),
             }
         }
         let failed = pass.failed.take();
@@ -233,10 +263,75 @@ impl Sweeper {
         failed.map_or(Ok(StoppedBy::Complete), Err)
     }
 
-    /// Finds out what there is to walk. In any order: a process that restarts after every run must not meet the same huge
-    /// namespace before the same small one each time.
+    /// One page of a folder: listed if need be, looked at, and what was judged deleted.
+    async fn walk_folder(
+        &self,
+        stop: &mut Stop,
+        pace: &mut Pace,
+        limits: &Limits<'_>,
+        cx: &Arc<Context>,
+        report: &mut Report,
+    ) -> Result<Came> {
+        let kind = stop.name();
+        let Work::Folder(route) = &mut stop.work else { return Ok(Came::ToItsEnd) };
+        if route.names.is_empty() && route.more {
+            if let Some(stopped_by) = self.next_op(pace, limits, report).await {
+                return Ok(Came::Stopped(stopped_by));
+            }
+            report.lists += 1;
+            route.list(&self.backend, self.settings.page_size).await?;
+        }
+        let mut judged = Judged::default();
+        let walked = self.walk_page(&stop.kind, route, pace, limits, cx, report, &mut judged).await;
+        let stopped = matches!(walked, Walked::Stopped(_));
+        if !(stopped && planted(Planted::JudgedDropped)) {
+            self.delete(kind, judged, limits.dry_run, report).await;
+        }
+        Ok(match walked {
+            Walked::Stopped(stopped_by) => Came::Stopped(stopped_by),
+            Walked::AllOfIt if route.more => Came::Back,
+            // What is left is not over yet, or there is nothing left.
+            Walked::AllOfIt | Walked::ToThePresent => Came::ToItsEnd,
+        })
+    }
+
+    /// One step of a chore. One that fails is left to the next pass, and keeps nobody waiting.
+    async fn walk_chore(
+        &self,
+        kind: &Arc<dyn Kind>,
+        chore: &Chore,
+        pace: &mut Pace,
+        limits: &Limits<'_>,
+        cx: &Context,
+        report: &mut Report,
+    ) -> Result<Came> {
+        if let Some(stopped_by) = self.next_op(pace, limits, report).await {
+            return Ok(Came::Stopped(stopped_by));
+        }
+        report.chores += 1;
+        let throttled = self.backend.requests().answered(AnswerKind::Throttled);
+        let name = kind.declaration().name;
+        let span = tracing::debug_span!("chore", kind = name, chore = chore.name);
+        let step = contained("a chore", kind.step(chore, cx).instrument(span)).await.unwrap_or_else(Err);
+        pace.heard(self.backend.requests().answered(AnswerKind::Throttled) > throttled);
+        if let Some(tell) = limits.progress {
+            tell(report);
+        }
+        match step {
+            Ok(Step::More) => Ok(Came::Back),
+            Ok(Step::Done) => Ok(Came::ToItsEnd),
+            Err(error) => {
+                tracing::warn!(kind = name, chore = chore.name, %error, "could not be done: left to the next pass");
+                report.fail_of(name, &error);
+                Ok(Came::ToItsEnd)
+            }
+        }
+    }
+
+    /// Finds out what there is to walk: one listing for all kinds. In any order: a process that restarts after every run
+    /// must not meet the same huge namespace before the same small one each time.
     async fn begin(&self, namespace: Option<&Namespace>, report: &mut Report) -> Result<Pass> {
-        let folders = match namespace {
+        let tops = match namespace {
             Some(namespace) => vec![namespace.to_string()],
             None => {
                 report.lists += 1;
@@ -245,7 +340,10 @@ impl Sweeper {
         };
         let mut stops = Vec::new();
         for kind in &self.kinds {
-            stops.extend(kind.shelves(&folders).into_iter().map(|shelf| Stop::new(Arc::clone(kind), shelf)));
+            let folders = tops.iter().flat_map(|top| (kind.declaration().folders)(top));
+            let entries = folders.filter(|folder| folder.content == Content::Entries);
+            stops.extend(entries.map(|folder| Stop::folder(kind, folder)));
+            stops.extend(kind.chores(&tops).into_iter().map(|chore| Stop::chore(kind, chore)));
         }
         for last in (1..stops.len()).rev() {
             stops.swap(last, u32::from_le_bytes(self.backend.generator.bytes()) as usize % (last + 1));
@@ -253,13 +351,16 @@ impl Sweeper {
         Ok(Pass { stops, next: 0, failed: None })
     }
 
-    /// Looks at what has been listed of a shelf, some of it side by side if the limits allow that. Whatever stops it, what
+    /// Looks at what has been listed of a folder, some of it side by side if the limits allow that. Whatever stops it, what
     /// is under way is finished.
+    #[allow(clippy::too_many_arguments, reason = "what a run is about, one by one")]
     async fn walk_page(
         &self,
-        stop: &mut Stop,
+        kind: &Arc<dyn Kind>,
+        route: &mut Route,
         pace: &mut Pace,
         limits: &Limits<'_>,
+        cx: &Arc<Context>,
         report: &mut Report,
         judged: &mut Judged,
     ) -> Walked {
@@ -268,8 +369,8 @@ impl Sweeper {
         let mut ended = None;
         loop {
             let settled = if ended.is_none() && under_way.len() < limits.side_by_side {
-                let bucket = match self.next_entry(stop, limits, report) {
-                    Ok(bucket) => bucket,
+                let hour = match self.next_entry(kind.declaration().name, route, limits, report) {
+                    Ok(hour) => hour,
                     Err(walked) => {
                         ended = Some(walked);
                         continue;
@@ -280,7 +381,7 @@ impl Sweeper {
                     stopped = self.next_op(pace, limits, report) => {
                         match stopped {
                             Some(stopped_by) => ended = Some(Walked::Stopped(stopped_by)),
-                            None => under_way.extend(self.settle(stop, bucket, limits.dry_run, report)),
+                            None => under_way.extend(self.settle(kind, route, hour, cx, report)),
                         }
                         continue;
                     }
@@ -293,7 +394,7 @@ impl Sweeper {
                 }
             };
             let (name, verdict) = settled;
-            self.heed(&*stop.kind, name, verdict, report, judged);
+            self.heed(kind.declaration().name, name, verdict, report, judged);
             let now = self.backend.requests().answered(AnswerKind::Throttled);
             pace.heard(now > throttled);
             throttled = now;
@@ -304,18 +405,25 @@ impl Sweeper {
     }
 
     /// The hour of the next entry of the page, unless the walk over it ends here.
-    fn next_entry(&self, stop: &mut Stop, limits: &Limits<'_>, report: &mut Report) -> Result<Bucket, Walked> {
-        while let Some(name) = stop.names.front() {
+    fn next_entry(
+        &self,
+        kind: &'static str,
+        route: &mut Route,
+        limits: &Limits<'_>,
+        report: &mut Report,
+    ) -> Result<Hour, Walked> {
+        while let Some(name) = route.names.front() {
             if let Some(stopped_by) = self.must_stop(limits, report) {
                 return Err(Walked::Stopped(stopped_by));
             }
-            match index::parse_entry(&stop.shelf.folder, name) {
-                Some((bucket, _)) if self.is_due(bucket) => return Ok(bucket),
+            match index::parse_entry(&route.folder.path, name) {
+                Some((hour, _)) if self.is_due(hour) => return Ok(hour),
                 Some(_) => return Err(Walked::ToThePresent),
                 None => {
                     tracing::warn!(%name, "a name in the index that is none of ours: skipped");
                     report.failures += 1;
-                    stop.advance();
+                    report.kind(kind).failures += 1;
+                    route.advance();
                 }
             }
         }
@@ -339,24 +447,26 @@ impl Sweeper {
     /// Begins to settle the first entry of the page.
     fn settle(
         &self,
-        stop: &mut Stop,
-        bucket: Bucket,
-        dry_run: bool,
+        kind: &Arc<dyn Kind>,
+        route: &mut Route,
+        hour: Hour,
+        cx: &Arc<Context>,
         report: &mut Report,
     ) -> Option<BoxFuture<'static, (Name, Result<Verdict>)>> {
-        let name = stop.names.front()?.clone();
-        stop.advance();
-        let hour = bucket.to_string();
-        if report.oldest_hour.as_ref().is_none_or(|oldest| hour < *oldest) {
-            report.oldest_hour = Some(hour);
+        let name = route.names.front()?.clone();
+        route.advance();
+        let text = hour.to_string();
+        if report.oldest_hour.as_ref().is_none_or(|oldest| text < *oldest) {
+            report.oldest_hour = Some(text);
         }
         report.entries_seen += 1;
-        let (kind, shelf) = (Arc::clone(&stop.kind), Arc::clone(&stop.shelf));
+        report.kind(kind.declaration().name).entries_seen += 1;
+        let (kind, folder, cx) = (Arc::clone(kind), Arc::clone(&route.folder), Arc::clone(cx));
         Some(Box::pin(async move {
-            let span = tracing::debug_span!("settle", kind = kind.kind(), %name);
+            let span = tracing::debug_span!("settle", kind = kind.declaration().name, %name);
             let settle = async {
-                let (_, entry) = index::parse_entry(&shelf.folder, &name).unwrap_or((bucket, ""));
-                kind.settle(&Entry { shelf: &shelf, bucket, name: entry }, dry_run).await
+                let (_, entry) = index::parse_entry(&folder.path, &name).unwrap_or((hour, ""));
+                kind.settle(&Entry { folder: &folder, hour, name: entry }, &cx).await
             };
             let verdict = contained("settling an entry", settle.instrument(span)).await;
             (name, verdict.unwrap_or_else(Err))
@@ -364,72 +474,78 @@ impl Sweeper {
     }
 
     /// Notes what is to be done about an entry.
-    fn heed(
-        &self,
-        kind: &dyn Sweepable,
-        name: Name,
-        verdict: Result<Verdict>,
-        report: &mut Report,
-        judged: &mut Judged,
-    ) {
+    fn heed(&self, kind: &'static str, name: Name, verdict: Result<Verdict>, report: &mut Report, judged: &mut Judged) {
         match verdict {
             Ok(Verdict::Stale) => judged.entries.push(name),
             Ok(Verdict::Cleared) => {
-                tracing::debug!(%name, kind = kind.kind(), "cleared");
-                report.leases_cleared += 1;
+                tracing::debug!(%name, kind, "cleared");
+                report.kind(kind).cleared += 1;
                 judged.entries.push(name);
             }
-            Ok(Verdict::Over(object)) => judged.over.push((object, name)),
-            Ok(Verdict::Kept) => report.entries_kept += 1,
-            Err(error) => {
-                tracing::warn!(%name, kind = kind.kind(), %error, "could not be settled: left alone");
+            Ok(Verdict::Moved) => {
+                tracing::debug!(%name, kind, "moved to a later hour");
+                report.kind(kind).moved += 1;
+                judged.entries.push(name);
+            }
+            Ok(Verdict::DeleteFirst(objects)) if objects.is_empty() => judged.entries.push(name),
+            Ok(Verdict::DeleteFirst(objects)) => judged.first.push((objects, name)),
+            Ok(Verdict::Kept) => {
                 report.entries_kept += 1;
-                report.fail(&error);
+                report.kind(kind).entries_kept += 1;
+            }
+            Err(error) => {
+                tracing::warn!(%name, kind, %error, "could not be settled: left alone");
+                report.entries_kept += 1;
+                report.kind(kind).entries_kept += 1;
+                report.fail_of(kind, &error);
             }
         }
     }
 
     /// Deletes what was judged: what entries stand for first, and an entry only after that was confirmed.
-    async fn delete(&self, judged: Judged, dry_run: bool, report: &mut Report) {
-        let Judged { mut entries, over } = judged;
+    async fn delete(&self, kind: &'static str, judged: Judged, dry_run: bool, report: &mut Report) {
+        let Judged { mut entries, first } = judged;
+        let objects: Vec<Name> = first.iter().flat_map(|(objects, _)| objects).cloned().collect();
         if dry_run {
-            report.markers_deleted += over.len() as u64;
-            report.entries_deleted += (entries.len() + over.len()) as u64;
+            let gone = (entries.len() + first.len()) as u64;
+            report.kind(kind).deleted += objects.len() as u64;
+            report.kind(kind).entries_deleted += gone;
+            report.entries_deleted += gone;
             return;
         }
-        if !over.is_empty() {
-            let objects: Vec<Name> = over.iter().map(|(object, _)| object.clone()).collect();
+        if !objects.is_empty() {
             let deleted = self.backend.delete(&objects).await;
-            report.markers_deleted += deleted.gone.len() as u64;
-            self.note(deleted.error, report);
-            let confirmed = over
-                .into_iter()
-                .filter(|(object, _)| deleted.gone.contains(object) || planted(Planted::EntryBeforeMarker));
+            report.kind(kind).deleted += deleted.gone.len() as u64;
+            self.note(kind, deleted.error, report);
+            let confirmed = first.into_iter().filter(|(objects, _)| {
+                objects.iter().all(|object| deleted.gone.contains(object)) || planted(Planted::EntryBeforeMarker)
+            });
             entries.extend(confirmed.map(|(_, entry)| entry));
         }
         if !entries.is_empty() {
             let deleted = self.backend.delete(&entries).await;
+            report.kind(kind).entries_deleted += deleted.gone.len() as u64;
             report.entries_deleted += deleted.gone.len() as u64;
-            self.note(deleted.error, report);
+            self.note(kind, deleted.error, report);
         }
     }
 
-    fn note(&self, error: Option<Error>, report: &mut Report) {
+    fn note(&self, kind: &'static str, error: Option<Error>, report: &mut Report) {
         if let Some(error) = error {
             if error.kind() != ErrorKind::Denied {
                 tracing::warn!(%error, "not everything could be deleted: the next pass will try again");
             } else if !self.said_that_deleting_is_denied.swap(true, Relaxed) {
-                tracing::warn!(%error, "the sweeper may not delete, so index entries stay; leases are right without it");
+                tracing::warn!(%error, "the sweeper may not delete, so index entries stay; nothing depends on it");
             }
-            report.fail(&error);
+            report.fail_of(kind, &error);
         }
     }
 
     /// Over for long enough, by this machine's clock and by the store's.
-    fn is_due(&self, bucket: Bucket) -> bool {
+    fn is_due(&self, hour: Hour) -> bool {
         let due = match planted(Planted::CurrentHourSwept) {
-            true => bucket.start(),
-            false => due(bucket, self.settings.hour_grace),
+            true => hour.start(),
+            false => due(hour, self.settings.hour_grace),
         };
         self.backend.clocks().have_reached(due)
     }
@@ -453,6 +569,6 @@ impl Sweeper {
 }
 
 /// When an hour may be swept: no write that was filed under it can still land.
-pub(crate) fn due(bucket: Bucket, hour_grace: Duration) -> Timestamp {
-    bucket.end().plus(hour_grace)
+pub(crate) fn due(hour: Hour, hour_grace: Duration) -> Timestamp {
+    hour.end().plus(hour_grace)
 }

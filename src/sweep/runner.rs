@@ -4,7 +4,7 @@
 use super::run::{Limits, Sweeper};
 use super::schedule::{Due, Schedule};
 use super::{Report, contain::contained, earned::Plan};
-use crate::{Bucket, Clock, ErrorKind, Result, SystemClock, clock::Moment, generator::GeneratorExt, store::tidying};
+use crate::{Clock, ErrorKind, Hour, Result, SystemClock, clock::Moment, generator::GeneratorExt, storage::tidying};
 use std::{
     sync::{Arc, Weak},
     time::Duration,
@@ -85,14 +85,14 @@ impl Sweeper {
         let Some(sweeper) = sweeper.upgrade() else { return false };
         let now = clock.monotonic();
         sweeper.backend.walks.forget(now);
-        schedule.earned.count(sweeper.counters.filed());
+        schedule.earned.count(sweeper.backend.counters.counts().entries_filed);
         let due = schedule.due(now, sweeper.activity.last(), &sweeper.settings);
         if due != Due::Nothing {
             tidying(sweeper.take_turn(due, schedule, stop)).await;
             sweeper.history.rest(schedule.rests_until());
         }
         let (all, tidying) = (sweeper.backend.requests().total(), sweeper.backend.meter.tidying());
-        sweeper.counters.sweep_share(schedule.share.at(clock.monotonic(), all, tidying));
+        sweeper.counters.share(schedule.share.at(clock.monotonic(), all, tidying));
         true
     }
 
@@ -117,7 +117,7 @@ impl Sweeper {
                 if error.kind() != ErrorKind::Denied {
                     tracing::warn!(%error, "the sweeper could not run");
                 } else if schedule.says_that_listing_is_denied() {
-                    tracing::warn!(%error, "the sweeper may not list, so it rests; leases are right without it");
+                    tracing::warn!(%error, "the sweeper may not list, so it rests; nothing depends on it");
                 }
                 let retry_after = error.is_retryable().then_some(self.settings.tick);
                 schedule.failed(now, retry_after, || self.next_hour());
@@ -172,7 +172,7 @@ impl Sweeper {
         // By the later of both clocks: an hour that is over by one of them alone would be found not to be, and be left
         // alone for another hour.
         let now = self.backend.clocks().earliest();
-        let end = Bucket::of(now.minus(grace)).map_or(now, Bucket::end);
+        let end = Hour::of(now.minus(grace)).map_or(now, Hour::end);
         let spread = self.backend.generator.between(Duration::ZERO, self.settings.rest_spread);
         (self.backend.clock.monotonic().plus(end.plus(grace).since(now)), spread)
     }

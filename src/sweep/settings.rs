@@ -1,6 +1,6 @@
 //! How the sweeper is tuned.
 
-use crate::{Error, Result, settings::text};
+use crate::{Error, Result, duration::text};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

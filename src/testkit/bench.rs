@@ -2,18 +2,19 @@
 //! index, and the cache. What the code itself calls, and nothing else.
 
 use crate::{
-    Bucket, Fence, Key, LeaseId, Leases, Namespace, ProcessId, Result, Settings, Store, Ttl, WriteId,
+    Fence, Hour, Key, LeaseId, Leases, Namespace, ProcessId, Result, Settings, Store, Ttl, WriteId,
     clock::{Moment, Timestamp},
     decision::{Decision, Marker, MarkerSlot, TxnId},
     index,
     lease::{
-        ended,
+        self, ended, layout,
         record::{self, KeySlot, Lease, Record},
     },
-    store::{
-        Agreement, Name,
+    storage::{
+        Name,
         cas::{Slot, Stamp},
     },
+    store,
 };
 use bytes::Bytes;
 use std::time::Duration;
@@ -48,7 +49,7 @@ impl Sample {
             boot: None,
         });
         record.last_fence = Some(fence);
-        record.bucket = Some(Bucket::of(expires)?);
+        record.hour = Some(Hour::of(expires)?);
         Ok(Self { slot: KeySlot { namespace: Namespace::default(), key }, record })
     }
 
@@ -75,7 +76,6 @@ impl Sample {
 
     /// Whether whoever touches it clears it, by a wall clock and a stamp of the store that both say `now`.
     pub fn is_expired(&self, now: Timestamp) -> Result<bool> {
-        let agreement = Agreement::propose(&Settings::default())?;
         let known = ended::Known {
             modified: Some(self.record.written),
             time: Some(now),
@@ -85,7 +85,8 @@ impl Sample {
             host: false,
             boot: None,
         };
-        let Agreement { max_clock_skew, max_ttl, .. } = agreement;
+        let shared = lease::Shared::of(&store::propose(&Settings::default())?);
+        let lease::Shared { max_clock_skew, max_ttl, .. } = shared;
         let bounds = ended::Bounds { max_clock_skew, max_ttl, stamp_slack: Some(Duration::from_secs(2)) };
         let state = ended::judge(Some(&self.record), now, &known, None, &bounds);
         Ok(matches!(state, ended::State::Ended(_)))
@@ -102,15 +103,15 @@ impl Sample {
     /// The name and the body of its index entry.
     pub fn entry(&self) -> Result<(String, Bytes)> {
         let expires = self.record.lease.as_ref().map_or(self.record.written, |lease| lease.expires);
-        let name = index::lease_entry(&self.slot.namespace, &self.slot.key, Bucket::of(expires)?);
-        Ok((name.as_str().to_owned(), index::lease_entry_body(&self.slot.key, expires)))
+        let name = layout::entry(&self.slot.namespace, &self.slot.key, Hour::of(expires)?);
+        Ok((name.as_str().to_owned(), layout::entry_body(&self.slot.key, expires)))
     }
 }
 
 /// Whether a name in the index of the namespace `default` is one of ours.
 pub fn is_entry(name: &str) -> bool {
     let name = Name::new(name);
-    let parsed = index::parse_entry("default/.lease-index/", &name);
+    let parsed = index::parse_entry(&layout::index_folder("default"), &name);
     parsed.is_some_and(|(_, entry)| Key::from_name(entry).is_ok())
 }
 
@@ -139,7 +140,7 @@ impl SampleMarker {
 /// One page of the index, from its beginning or from behind a name; the last name of it, if there is more.
 pub async fn page(store: &Store, after: Option<&str>, limit: usize) -> Result<Option<String>> {
     let after = after.map(Name::new);
-    let page = store.backend().page("default/.lease-index/", after.as_ref(), limit).await?;
+    let page = store.backend().page(&layout::index_folder("default"), after.as_ref(), limit).await?;
     Ok(page.names.last().filter(|_| page.more).map(|name| name.as_str().to_owned()))
 }
 

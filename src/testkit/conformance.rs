@@ -1,10 +1,7 @@
 //! The contract that a store must keep, as checks that any store can be put through.
 
 use super::register::{Reading, Register, Verdict};
-use crate::{
-    Result, Store, WriteId,
-    store::{Name, Probing},
-};
+use crate::{Result, Store, WriteId, storage::Name, store::Probing};
 use bytes::Bytes;
 use futures_util::{StreamExt, future::join_all, stream};
 use object_store::ObjectStore;

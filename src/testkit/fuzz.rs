@@ -8,16 +8,17 @@
 use crate::{
     Decoded, Key, Namespace, Settings,
     clock::{Moment, Timestamp},
-    decision::{Ages, MarkerSlot, TxnId},
+    decision::{self, Ages, Bounds, MarkerSlot, TxnId},
     index,
-    lease::{ended, record},
-    store::{
-        Agreement, Name,
-        agreement::StoreSlot,
+    lease::{self, ended, layout, record},
+    storage::{
+        Name,
         cas::{self, Slot},
         seal::seal,
+        store_json::StoreSlot,
         url,
     },
+    store, timing,
 };
 use bytes::{BufMut, Bytes, BytesMut};
 use std::str;
@@ -39,7 +40,8 @@ fn record_body(body: Bytes) {
     let Ok((key, record)) = record::decode(body) else { return };
     let again = record::decode(record::encode(&key, &record)).expect("what was read can be written");
     assert_eq!(again, (key, record.clone()));
-    let Ok(agreement) = Agreement::propose(&Settings::default()) else { return };
+    let Ok(shared) = store::propose(&Settings::default()) else { return };
+    let lease::Shared { max_clock_skew, max_ttl, .. } = lease::Shared::of(&shared);
     for now in [i64::MIN, 0, i64::MAX] {
         let now = Timestamp::from_micros(now);
         let known = ended::Known {
@@ -51,7 +53,6 @@ fn record_body(body: Bytes) {
             host: true,
             boot: None,
         };
-        let Agreement { max_clock_skew, max_ttl, .. } = agreement;
         let bounds = ended::Bounds { max_clock_skew, max_ttl, stamp_slack: Some(max_ttl) };
         ended::judge(Some(&record), now, &known, None, &bounds);
     }
@@ -70,19 +71,19 @@ pub fn marker(data: &[u8]) {
     // Any sixteen bytes may come as the name of a transaction, and if they are one they have ages.
     let Some(id) = data.first_chunk::<16>() else { return };
     let Ok(txn) = Uuid::from_bytes(*id).to_string().parse::<TxnId>() else { return };
-    let Ok(agreement) = Agreement::propose(&Settings::default()) else { return };
-    let ages = Ages::of(txn, &agreement);
+    let Ok(shared) = store::propose(&Settings::default()) else { return };
+    let ages = Ages::of(txn, &Bounds::of(&shared));
     assert!(txn.begun() < ages.closes() && ages.closes() < ages.verdict_by() && ages.verdict_by() < ages.ends());
     assert!(ages.expiry(Timestamp::from_micros(i64::MIN)) == ages.ends());
 }
 
-/// The same for what a store's processes have agreed on.
-pub fn agreement(data: &[u8]) {
+/// The same for what a store's processes have alike.
+pub fn store_json(data: &[u8]) {
     for body in bodies(data) {
         let Ok(record) = StoreSlot.decode(body) else { continue };
         let again = StoreSlot.encode(&record).and_then(|body| StoreSlot.decode(body)).expect("as it was read");
         assert_eq!(cas::Record::revision(&again), cas::Record::revision(&record));
-        match (record.agreement(), again.agreement()) {
+        match (store::read(&record), store::read(&again)) {
             (Ok(once), Ok(again)) => assert_eq!(once, again),
             (Err(_), Err(_)) => {}
             (once, again) => panic!("{once:?} became {again:?}"),
@@ -98,23 +99,23 @@ fn bodies(data: &[u8]) -> Vec<Bytes> {
 
 /// An index entry that is taken for one has the name that we would give it, and so has its body.
 pub fn entry(data: &[u8]) {
-    if let Ok(entry) = serde_json::from_slice::<index::Entry>(data) {
-        let body = index::lease_entry_body(&entry.key, Timestamp::from_millis(entry.expires_ms));
-        let again: index::Entry = serde_json::from_slice(&body).expect("what was written can be read");
+    if let Ok(entry) = serde_json::from_slice::<layout::Entry>(data) {
+        let body = layout::entry_body(&entry.key, Timestamp::from_millis(entry.expires_ms));
+        let again: layout::Entry = serde_json::from_slice(&body).expect("what was written can be read");
         assert_eq!(again.key, entry.key);
     }
     let Ok(name) = str::from_utf8(data) else { return };
     let namespace = Namespace::default();
     let name = Name::new(name);
-    if let Some((bucket, entry)) = index::parse_entry(&index::lease_folder("default"), &name)
+    if let Some((hour, entry)) = index::parse_entry(&layout::index_folder("default"), &name)
         && let Ok(Decoded::Key(key)) = Key::from_name(entry)
     {
-        assert_eq!(index::lease_entry(&namespace, &key, bucket), name);
+        assert_eq!(layout::entry(&namespace, &key, hour), name);
     }
-    if let Some((bucket, entry)) = index::parse_entry(index::DECISION_FOLDER, &name)
+    if let Some((hour, entry)) = index::parse_entry(decision::layout::INDEX, &name)
         && let Ok(txn) = entry.parse::<TxnId>()
     {
-        assert_eq!(index::decision_entry(txn, bucket), name);
+        assert_eq!(decision::layout::entry(txn, hour), name);
     }
 }
 
@@ -177,8 +178,8 @@ pub fn settings(data: &[u8]) {
 pub fn settings_hold(settings: &Settings) {
     let json = serde_json::to_vec(settings).expect("settings can be written down");
     assert_eq!(&serde_json::from_slice::<Settings>(&json).expect("what was written can be read"), settings);
-    if let Ok(agreement) = settings.validate().and_then(|()| Agreement::propose(settings)) {
-        assert!(agreement.admit(settings).is_ok());
-        let _ = settings.sweep.validate(agreement.least_margin());
+    if let Ok(shared) = settings.validate().and_then(|()| store::propose(settings)) {
+        assert!(shared.admit(&settings.shared()).is_ok());
+        let _ = settings.sweep.validate(timing::least_margin(shared.max_clock_skew));
     }
 }

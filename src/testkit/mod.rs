@@ -17,7 +17,6 @@
 pub mod bench;
 mod clock;
 mod conformance;
-mod dates;
 mod fault;
 mod fault_store;
 mod flawed;
@@ -32,7 +31,6 @@ mod s3;
 
 pub use clock::TestClock;
 pub use conformance::{Check, conformance, conformance_of};
-pub use dates::Dates;
 pub use fault::{Answer, Fault, Faults, Flaw, Op, Rates, Rule};
 pub use fault_store::FaultStore;
 pub use flawed::FlawedStore;
@@ -43,4 +41,7 @@ pub use register::{Reading, Register, Swap, Verdict};
 pub use s3::{Request, S3Server};
 
 pub use crate::planted::Planted;
-pub use crate::store::local::{LocalDirectory, LocalError};
+pub use crate::storage::{
+    Dates,
+    local::{LocalDirectory, LocalError},
+};

@@ -2,7 +2,7 @@
 
 use crate::{
     Error, Result, Store, WriteId,
-    store::{
+    storage::{
         Backend, Name,
         cas::{self, Cas, Outcome, Record, Seen, Slot, Stamp},
     },

@@ -5,24 +5,25 @@
 //! are public already.
 
 use crate::{
-    Bucket, Fence, LeaseId, ProcessId, Result, Settings, Ttl, WriteId,
+    Fence, Hour, LeaseId, ProcessId, Result, Settings, Ttl, WriteId,
     clock::{Moment, Timestamp},
     decision::{self, TxnId},
     lease::{
         ended::{self, State},
         record::{Lease, Record},
     },
-    store::{
-        Agreement, Clocks,
+    storage::{
+        Clocks,
         cas::{self, Shown, Stamp},
     },
+    store::{self, SharedSettings},
     sweep,
 };
 use std::time::Duration;
 
-/// What every process agrees on that has these settings; refused where they would not be safe.
-pub fn agreement(settings: &Settings) -> Result<Agreement> {
-    Agreement::propose(settings)
+/// What every process shares that has these settings; refused where they would not be safe.
+pub fn shared_settings(settings: &Settings) -> Result<SharedSettings> {
+    store::propose(settings)
 }
 
 /// What a lease is to everybody but its holder.
@@ -97,8 +98,8 @@ fn held(lease: Lease, beat_stamp: Timestamp) -> Record {
 }
 
 /// When the sweeper may look at an hour, by its own clock and by the store's.
-pub fn due(bucket: Bucket, hour_grace: Duration) -> Timestamp {
-    sweep::due(bucket, hour_grace)
+pub fn due(hour: Hour, hour_grace: Duration) -> Timestamp {
+    sweep::due(hour, hour_grace)
 }
 
 /// What a compare-and-swap knows of a record.
@@ -152,8 +153,8 @@ pub struct Ages(decision::Ages);
 
 impl Ages {
     /// Those of this transaction.
-    pub fn of(txn: TxnId, agreement: &Agreement) -> Self {
-        Self(decision::Ages::of(txn, agreement))
+    pub fn of(txn: TxnId, shared: &SharedSettings) -> Self {
+        Self(decision::Ages::of(txn, &decision::Bounds::of(shared)))
     }
 
     /// From here on nobody may write a decision.

@@ -426,8 +426,8 @@ async fn a_marker_that_arrives_after_the_margin_is_void_for_everybody() {
     assert_eq!(process.decisions().decide(txn, Decision::Abort).await.unwrap(), Decided::TooOld);
     // Its entry is in the hour in which it would have ended.
     world.clock.advance(RETENTION + 2 * HOUR);
-    let report = process.store.sweep_once(sweep()).await.unwrap();
-    assert_eq!((report.markers_deleted, report.entries_deleted, report.failures), (1, 1, 0), "{report:?}");
+    let report = process.store.sweeper().run_once(sweep()).await.unwrap();
+    assert_eq!((report.of("decision").deleted, report.entries_deleted, report.failures), (1, 1, 0), "{report:?}");
     assert_eq!((world.marker(txn), world.entries_of(txn)), (None, Vec::new()));
     assert_eq!(process.decisions().decision(txn).await.unwrap(), Answer::Forgotten);
 }
@@ -609,8 +609,8 @@ async fn an_expired_marker_is_deleted_only_if_it_is_expired_by_both_clocks() {
         assert!(bed.server.names().iter().any(|name| name.contains(ENTRIES)), "its entry is the sweeper's");
         assert_eq!(reader.stats().markers_deleted_by_operation, 1);
         bed.clock.advance(2 * HOUR);
-        let report = reader.sweep_once(sweep()).await.unwrap();
-        assert_eq!((report.markers_deleted, report.entries_deleted), (0, 1), "{report:?}");
+        let report = reader.sweeper().run_once(sweep()).await.unwrap();
+        assert_eq!((report.of("decision").deleted, report.entries_deleted), (0, 1), "{report:?}");
         assert!(!bed.server.names().iter().any(|name| name.contains(ENTRIES)));
     }
 }
@@ -669,15 +669,15 @@ async fn the_sweeper_keeps_a_marker_that_says_it_expires_too_early_while_somebod
     let changed = body.replace(&expires.as_millis().to_string(), &early.as_millis().to_string());
     assert_ne!(changed, body);
     world.objects.put_object(&marker_name(txn), sealed(&changed));
-    let hour = leasehold::Bucket::of(early).unwrap();
+    let hour = leasehold::Hour::of(early).unwrap();
     world.objects.put_object(&format!("{ENTRIES}{hour}/{txn}"), "{}");
     // Its hour may be swept, and it can still be decided.
     world.clock.advance(HOUR / 2 + MARGIN + SECOND);
-    let report = process.store.sweep_once(sweep()).await.unwrap();
-    assert_eq!((report.markers_deleted, report.entries_kept), (0, 1), "{report:?}");
+    let report = process.store.sweeper().run_once(sweep()).await.unwrap();
+    assert_eq!((report.of("decision").deleted, report.entries_kept), (0, 1), "{report:?}");
     world.clock.advance(HOUR / 2);
-    let report = process.store.sweep_once(sweep()).await.unwrap();
-    assert_eq!(report.markers_deleted, 1, "{report:?}");
+    let report = process.store.sweeper().run_once(sweep()).await.unwrap();
+    assert_eq!(report.of("decision").deleted, 1, "{report:?}");
 }
 
 // Knowing it for good.
@@ -729,8 +729,8 @@ async fn the_entry_is_written_before_the_marker_and_no_marker_without_it() {
     assert!(at(ENTRIES).unwrap() < at(MARKERS).unwrap(), "{order:?}");
     // What is left behind is swept.
     world.clock.advance(RETENTION + 2 * HOUR);
-    let report = world.process().await.store.sweep_once(sweep()).await.unwrap();
-    assert_eq!((report.markers_deleted, report.entries_deleted, report.failures), (1, 2, 0), "{report:?}");
+    let report = world.process().await.store.sweeper().run_once(sweep()).await.unwrap();
+    assert_eq!((report.of("decision").deleted, report.entries_deleted, report.failures), (1, 2, 0), "{report:?}");
     assert!(!world.objects.names().iter().any(|name| name.starts_with(".txn-decisions/")));
 }
 
@@ -743,10 +743,10 @@ async fn an_entry_is_deleted_only_after_its_marker() {
         process.decisions().decide(txn, Decision::Commit).await.unwrap();
         world.clock.advance(RETENTION + 2 * HOUR);
         world.script(Rule::once(Op::Delete, Fault::Refuse(Reply::Status(500))).on(fails));
-        let _ = process.store.sweep_once(sweep()).await;
+        let _ = process.store.sweeper().run_once(sweep()).await;
         assert_eq!(world.entries_of(txn).len(), 1, "{fails}");
         assert_eq!(world.marker(txn).is_some(), fails == MARKERS);
-        process.store.sweep_once(sweep()).await.unwrap();
+        process.store.sweeper().run_once(sweep()).await.unwrap();
         assert_eq!((world.entries_of(txn).len(), world.marker(txn)), (0, None), "{fails}");
     }
 }
@@ -768,8 +768,8 @@ async fn a_marker_outlives_the_entry_of_somebody_who_lost() {
     assert_eq!(world.entries_of(txn).len(), 2);
     // The first hour is over and can be swept; the marker lives on, with its own entry.
     world.clock.advance(RETENTION - Duration::from_secs(299));
-    let report = late.store.sweep_once(sweep()).await.unwrap();
-    assert_eq!((report.markers_deleted, report.entries_deleted), (0, 1), "{report:?}");
+    let report = late.store.sweeper().run_once(sweep()).await.unwrap();
+    assert_eq!((report.of("decision").deleted, report.entries_deleted), (0, 1), "{report:?}");
     assert_eq!(world.entries_of(txn).len(), 1);
     assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Aborted);
 }
@@ -794,8 +794,8 @@ async fn a_marker_that_cannot_be_read_is_corrupt_and_never_undecided() {
     }
     world.clock.advance(RETENTION + 2 * HOUR);
     let process = world.process().await;
-    let report = process.store.sweep_once(sweep()).await.unwrap();
-    assert_eq!((report.markers_deleted, report.entries_deleted, report.failures), (0, 0, 1), "{report:?}");
+    let report = process.store.sweeper().run_once(sweep()).await.unwrap();
+    assert_eq!((report.of("decision").deleted, report.entries_deleted, report.failures), (0, 0, 1), "{report:?}");
     assert!(world.marker(txn).is_some(), "an operator must look at it");
     assert_eq!(kind(process.decisions().decide(txn, Decision::Abort).await), ErrorKind::Corrupt);
 }

@@ -167,7 +167,7 @@ async fn of_many_who_find_a_key_free_one_is_granted_it_and_all_others_are_told_o
     assert!(told.len() == 99 && told.iter().all(|id| *id == won[0].lease_id()));
     let made = store.requests().since(&before);
     assert!(made.of(RequestKind::Get) <= 1 && made.of(RequestKind::Put) == 1, "{made:?}");
-    assert_eq!(store.stats().leases_held, 99);
+    assert_eq!(store.stats().acquires_refused, 99);
 }
 
 #[tokio::test]

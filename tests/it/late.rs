@@ -34,7 +34,7 @@ async fn lands_late(fault: Fault, request_id: Option<&str>, exists: bool) {
         start(&mut acquiring).await;
         assert!(!world.entries("a").is_empty(), "the entry comes first");
         world.clock.advance(SUSPENDED);
-        sweeping.store.sweep_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
+        sweeping.store.sweeper().run_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
         assert!(world.entries("a").is_empty(), "there was no lease");
         suspended.clock.advance(SUSPENDED);
         let mut answer = None;

@@ -9,6 +9,7 @@ mod processes;
 mod budget;
 mod cas_answers;
 mod crash_points;
+mod cut_over;
 mod decisions;
 mod diagnosis;
 mod election;
@@ -27,6 +28,7 @@ mod said;
 mod second_witness;
 mod store_answers;
 mod sweeper;
+mod third_kind;
 mod time_rules;
 mod turns;
 #[cfg(unix)]

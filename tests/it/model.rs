@@ -7,7 +7,7 @@
 use crate::common::{Memory, calm, key};
 use async_trait::async_trait;
 use leasehold::{
-    Bucket, Clock, ErrorKind, Key, LeaseId, Leases, Ttl,
+    Clock, ErrorKind, Hour, Key, LeaseId, Leases, Ttl,
     clock::{Moment, Timestamp},
     lease::{Acquired, Grant, Renewed, Request, Status},
     testkit::{Answer, Applied, Fault, Rates, SeededGenerator, TestClock},
@@ -173,7 +173,7 @@ impl Watch {
                 must(self.fences.entry(key.to_owned()).or_default().insert(lease.fence), "a fence is used once");
             }
         }
-        let hour = Bucket::of(Timestamp::from_millis(lease.expires_ms)).unwrap().to_string();
+        let hour = Hour::of(Timestamp::from_millis(lease.expires_ms)).unwrap().to_string();
         must(record.hour.to_string() == hour, "the record knows its hour");
         must(self.entries.contains(&format!("default/.lease-index/{hour}/{key}")), "no lease without an entry");
     }

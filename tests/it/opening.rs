@@ -259,7 +259,7 @@ async fn the_first_process_decides_what_all_agree_on() {
     };
     s3(&server, &clock).settings(settings(Some(2500))).open().await.unwrap();
     let silent = s3(&server, &clock).settings(settings(None)).open().await.unwrap();
-    assert_eq!(silent.agreement().max_clock_skew, Duration::from_millis(2500));
+    assert_eq!(silent.shared_settings().max_clock_skew, Duration::from_millis(2500));
     s3(&server, &clock).settings(settings(Some(2500))).open().await.unwrap();
     let error = s3(&server, &clock).settings(settings(Some(1000))).open().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config);
@@ -276,7 +276,7 @@ async fn processes_that_open_a_new_store_at_once_agree() {
         s3(&server, &clock).settings(settings).open()
     }))
     .await;
-    let agreed: Vec<_> = opened.iter().flatten().map(|store| *store.agreement()).collect();
+    let agreed: Vec<_> = opened.iter().flatten().map(|store| store.shared_settings().clone()).collect();
     assert!(agreed.windows(2).all(|pair| pair[0] == pair[1]), "{agreed:?}");
     // Those that named a value are refused if a silent one was first.
     for error in opened.iter().filter_map(|opened| opened.as_ref().err()) {
@@ -293,7 +293,7 @@ async fn the_loser_of_a_lost_answer_keeps_its_own_settings() {
 }
 
 #[tokio::test]
-async fn a_damaged_agreement_is_named_and_left_alone() {
+async fn a_damaged_store_json_is_named_and_left_alone() {
     let (clock, server) = server().await;
     server.put_object("some/prefix/.leasehold/store.json", "{\"format\":1,");
     let error = s3(&server, &clock).open().await.unwrap_err();

@@ -2,7 +2,7 @@
 
 use crate::common::{key, noon};
 use leasehold::{
-    Bucket, Leases, Settings, Store,
+    Hour, Leases, Settings, Store,
     clock::{Clock, Timestamp},
     lease::{Acquired, Grant, Held, Holder, Loss, Renewed},
     store::Probing,
@@ -103,7 +103,7 @@ impl World {
     /// The rule that the sweeper depends on: a lease that is in a record has an entry in its hour or an earlier one.
     pub(crate) async fn assert_indexed(&self, name: &str) {
         if let Some(holder) = self.holder(name).await {
-            let hour = Bucket::of(holder.expires_at).unwrap().to_string();
+            let hour = Hour::of(holder.expires_at).unwrap().to_string();
             let entries = self.entries(name);
             assert!(entries.iter().any(|entry| *entry <= hour), "{holder:?} has entries in {entries:?} only");
         }

@@ -8,7 +8,7 @@ use crate::{
     },
 };
 use leasehold::{
-    Bucket, ErrorKind, Settings, Ttl,
+    ErrorKind, Hour, Settings, Ttl,
     clock::{Clock, Timestamp},
     lease::{Acquired, Locked, Request},
     store::Probing,
@@ -286,7 +286,7 @@ async fn renewing_across_hours_leaves_two_entries_at_most() {
     for _ in 0..3 * 360 {
         world.clock.advance(secs(10));
         grant = renewed(process.leases.renew(&grant).await);
-        let hour = Bucket::of(grant.expires_at()).unwrap().to_string();
+        let hour = Hour::of(grant.expires_at()).unwrap().to_string();
         let entries = world.entries("a");
         assert!(entries.contains(&hour), "{hour} is not in {entries:?}");
         hours.push(hour);
@@ -294,7 +294,7 @@ async fn renewing_across_hours_leaves_two_entries_at_most() {
     hours.dedup();
     // One for each hour that it was in. Those of past hours are the sweeper's; none is written twice.
     assert_eq!(world.entries("a"), hours);
-    let now = Bucket::of(world.clock.wall()).unwrap().to_string();
+    let now = Hour::of(world.clock.wall()).unwrap().to_string();
     assert!(world.entries("a").iter().filter(|hour| **hour >= now).count() <= 2);
 }
 
@@ -631,7 +631,7 @@ async fn an_hour_that_rolls_between_the_entry_and_the_record_does_not_part_them(
     world.objects.faults().script(Rule::once(Op::Put, Fault::Delay(secs(3))).on("/meta/"));
     let clock = world.clock.clone();
     let grant = granted(moving(&[&clock], secs(1), process.leases.acquire(&key("a"), &request().new_key())).await);
-    let hour = Bucket::of(grant.expires_at()).unwrap().to_string();
+    let hour = Hour::of(grant.expires_at()).unwrap().to_string();
     assert_eq!(world.entries("a"), [hour.as_str()]);
     assert_eq!(hour, "2026010100");
     world.assert_indexed("a").await;
@@ -647,7 +647,7 @@ async fn a_write_that_is_tried_again_in_the_next_hour_is_filed_there() {
     world.objects.faults().script(Rule::once(Op::Get, Fault::Delay(secs(4))).on("/meta/"));
     let clock = world.clock.clone();
     let grant = granted(moving(&[&clock], secs(1), process.leases.acquire(&key("a"), &request().new_key())).await);
-    assert_eq!(Bucket::of(grant.expires_at()).unwrap().to_string(), "2026010101");
+    assert_eq!(Hour::of(grant.expires_at()).unwrap().to_string(), "2026010101");
     assert_eq!(world.entries("a"), ["2026010100", "2026010101"]);
 }
 
@@ -842,12 +842,12 @@ async fn a_bucket_restored_without_its_index_gets_its_entries_again() {
     let second = granted(process.leases.acquire(&key("a"), &request()).await);
     process.leases.release(&second).await.unwrap();
     // The backup is from before this hour's entry was written.
-    let hour = Bucket::of(second.expires_at()).unwrap();
+    let hour = Hour::of(second.expires_at()).unwrap();
     assert!(world.objects.delete_object(&format!("default/.lease-index/{hour}/a")));
     world.objects.put_object(&record_name("a"), backup);
     process.leases.acquire(&key("a"), &request()).await.unwrap_err();
     let third = granted(process.leases.acquire(&key("a"), &request()).await);
-    let hour = Bucket::of(third.expires_at()).unwrap().to_string();
+    let hour = Hour::of(third.expires_at()).unwrap().to_string();
     assert!(world.entries("a").contains(&hour), "{:?}", world.entries("a"));
 }
 

@@ -136,8 +136,8 @@ async fn a_mark_goes_with_the_lease_that_a_sweep_clears() {
     dead.abort();
     calm().await;
     memory.clock.advance(Duration::from_secs(2 * 3600));
-    let report = store.sweep_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
-    assert_eq!(report.leases_cleared, 1, "{report:?}");
+    let report = store.sweeper().run_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
+    assert_eq!(report.of("lease").cleared, 1, "{report:?}");
     assert!(!leases.peek(&key("a")).await.unwrap().waited_for);
 }
 

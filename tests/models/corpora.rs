@@ -26,8 +26,8 @@ fn markers() {
 }
 
 #[test]
-fn agreements() {
-    replay("agreement", fuzz::agreement);
+fn store_json() {
+    replay("store_json", fuzz::store_json);
 }
 
 #[test]

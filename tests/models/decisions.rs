@@ -155,9 +155,9 @@ impl Decisions {
         // The least that is allowed, in whole ticks.
         settings.margin = minutes(6);
         settings.marker_retention = minutes(8);
-        let agreement = rules::agreement(&settings).unwrap();
+        let shared = rules::shared_settings(&settings).unwrap();
         let txn = TxnId::begin(&TestClock::at(BEGUN), &SeededGenerator::new(1));
-        Self { bug, ages: Ages::of(txn, &agreement) }
+        Self { bug, ages: Ages::of(txn, &shared) }
     }
 
     fn is(&self, bug: Wrong) -> bool {

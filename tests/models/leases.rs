@@ -5,7 +5,7 @@
 
 use crate::{Bug, finds, holds};
 use leasehold::{
-    Bucket, Fence, Ttl, WriteId,
+    Fence, Hour, Ttl, WriteId,
     clock::Timestamp,
     testkit::{
         Planted,
@@ -80,7 +80,7 @@ struct Record {
     revision: u8,
     last_fence: Option<Fence>,
     lease: Option<Lease>,
-    hour: Option<Bucket>,
+    hour: Option<Hour>,
     /// When the store received it, by its own clock.
     stamp: u8,
 }
@@ -126,7 +126,7 @@ struct Client {
     /// How many ticks its wall clock is ahead.
     ahead: i8,
     known: Option<Option<Record>>,
-    indexed: Option<Bucket>,
+    indexed: Option<Hour>,
     op: Option<Op>,
     belief: Option<Belief>,
     grants: u8,
@@ -137,15 +137,15 @@ struct Client {
 enum Sweep {
     #[default]
     Resting,
-    Clearing(Bucket, Record),
-    Deleting(Bucket),
+    Clearing(Hour, Record),
+    Deleting(Hour),
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct State {
     now: u8,
     record: Option<Record>,
-    entries: Vec<Bucket>,
+    entries: Vec<Hour>,
     flying: Vec<Flying>,
     clients: [Client; 2],
     stepped: bool,
@@ -173,7 +173,7 @@ enum Action {
     ReadBack(usize),
     /// It is not wanted any more, whatever becomes of it.
     Abandon(usize),
-    Look(Bucket),
+    Look(Hour),
     Clear,
     Delete,
 }
@@ -250,7 +250,7 @@ impl State {
         self.released.sort_unstable();
     }
 
-    fn file(&mut self, hour: Bucket) {
+    fn file(&mut self, hour: Hour) {
         if !self.entries.contains(&hour) {
             self.entries.push(hour);
             self.entries.sort_unstable();
@@ -310,7 +310,7 @@ impl Leases {
             }
         };
         let hour = match lease {
-            Some(lease) => Some(Bucket::of(lease.expires).unwrap()),
+            Some(lease) => Some(Hour::of(lease.expires).unwrap()),
             None => base.and_then(|record| record.hour),
         };
         let revision = base.map_or(0, |record| record.revision) + 1;
@@ -382,7 +382,7 @@ impl Leases {
         }
     }
 
-    fn look(&self, state: &mut State, hour: Bucket) -> Option<()> {
+    fn look(&self, state: &mut State, hour: Hour) -> Option<()> {
         let due = rules::due(
             hour,
             if self.is(Wrong::SweptWithoutGrace) { Duration::ZERO } else { ticks(self.world.grace()) },
@@ -393,7 +393,7 @@ impl Leases {
         }
         let lease = state.record.and_then(|record| record.lease);
         state.sweep = match lease {
-            Some(lease) if Bucket::of(lease.expires).unwrap() <= hour => {
+            Some(lease) if Hour::of(lease.expires).unwrap() <= hour => {
                 if self.standing(state, state.record, state.wall(SWEEPER)) != Standing::Ended {
                     return None;
                 }
@@ -404,7 +404,7 @@ impl Leases {
         Some(())
     }
 
-    fn clear(&self, state: &mut State, hour: Bucket, base: Record) {
+    fn clear(&self, state: &mut State, hour: Hour, base: Record) {
         if state.record == Some(base) || self.is(Wrong::SweptWithoutSwap) {
             let writes = base.revision + 1;
             state.put(Some(Record { write: SWEPT + writes, revision: writes, lease: None, ..base }));
@@ -544,7 +544,7 @@ impl Model for Leases {
             }),
             Property::always("every lease is filed", |_, state: &State| {
                 let held = state.record.and_then(|record| record.lease);
-                held.is_none_or(|lease| state.entries.contains(&Bucket::of(lease.expires).unwrap()))
+                held.is_none_or(|lease| state.entries.contains(&Hour::of(lease.expires).unwrap()))
             }),
             Property::always("a fence is kept", |_, state: &State| {
                 state.fence.is_none() || state.record.and_then(|record| record.last_fence) >= state.fence

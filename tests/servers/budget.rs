@@ -5,7 +5,7 @@ use crate::place::{
     until_brief_ones_have_ended,
 };
 use leasehold::{
-    Bucket, Key, Store,
+    Hour, Key, Store,
     decision::Decision,
     lease::Renewed,
     store::{
@@ -97,7 +97,7 @@ async fn count_decisions(place: &Place) -> Option<()> {
 
 /// What a pass costs is asked of one in which the store has not failed.
 pub(crate) async fn a_page_of_stale_entries_is_deleted_in_bulk(place: Arc<Place>) {
-    let hour = Bucket::of(now().minus(Duration::from_secs(3 * 3600))).unwrap();
+    let hour = Hour::of(now().minus(Duration::from_secs(3 * 3600))).unwrap();
     for name in 0..ROUNDS {
         let then = place.open_at(&long_ago()).await.leases("default").unwrap();
         granted(then.acquire(&key(&format!("{name}-00000")), &brief()).await);

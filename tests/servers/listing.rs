@@ -38,7 +38,7 @@ pub(crate) async fn two_thousand_keys_are_listed_in_pages_and_swept(place: Arc<P
     assert_eq!(listed(&leases, "orders/19", 7).await, keys[1900..]);
     until_brief_ones_have_ended().await;
     let reports = sweep(&store).await;
-    assert_eq!(reports.iter().map(|report| report.leases_cleared).sum::<u64>(), MANY as u64, "{reports:?}");
+    assert_eq!(reports.iter().map(|report| report.of("lease").cleared).sum::<u64>(), MANY as u64, "{reports:?}");
     assert_eq!(place.entries().await, [""; 0]);
     let kept = place.names().await.into_iter().filter(|name| name.starts_with("default/meta/")).count();
     assert_eq!(kept, MANY, "records are kept: they hold the fence");

@@ -133,7 +133,7 @@ mod on {
         let limited = place.as_user("may-not-list", SECRET);
         let store = limited.builder().probing(Probing::Always).open().await.unwrap();
         works(&store).await;
-        let error = store.sweep_once(at_once()).await.unwrap_err();
+        let error = store.sweeper().run_once(at_once()).await.unwrap_err();
         expect(&error, ErrorKind::Denied, &["AccessDenied", "grant the missing permission"]);
         let tries = sweep_for_hours(&limited).await;
         assert!(tries >= 3, "it tries again once an hour: {tries}");
@@ -147,10 +147,10 @@ mod on {
         let limited = place.as_user("may-not-delete", SECRET);
         let store = limited.builder().probing(Probing::Always).open().await.unwrap();
         works(&store).await;
-        let report = store.sweep_once(at_once()).await.unwrap();
-        assert_eq!((report.leases_cleared, report.entries_deleted, report.failures), (1, 0, 1), "{report:?}");
+        let report = store.sweeper().run_once(at_once()).await.unwrap();
+        assert_eq!((report.of("lease").cleared, report.entries_deleted, report.failures), (1, 0, 1), "{report:?}");
         assert!(report.last_error.as_ref().is_some_and(|error| error.contains("AccessDenied")), "{report:?}");
-        store.sweep_once(at_once()).await.unwrap();
+        store.sweeper().run_once(at_once()).await.unwrap();
         assert_eq!(said.count(&["the sweeper may not delete", place.url().path()]), 1);
         sweep_for_hours(&limited).await;
         assert_eq!(
@@ -181,7 +181,7 @@ mod on {
     async fn sweep_for_hours(place: &Place) -> u64 {
         let clock = TestClock::at(now());
         let store = place.builder_on(&clock).settings(eager()).probing(Probing::Never).open().await.unwrap();
-        let sweeper = store.start_sweeper();
+        let sweeper = store.sweeper().start();
         for _ in 0..5 {
             clock.wait_for_sleepers(1).await;
             let before = runs(&store);

@@ -39,7 +39,7 @@ pub(crate) struct Place {
 pub(crate) async fn sweep(store: &Store) -> Vec<Report> {
     let mut reports = Vec::new();
     while reports.len() < 3 {
-        let report = store.sweep_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
+        let report = store.sweeper().run_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
         println!("swept: {report:?}");
         reports.push(report);
         if reports[reports.len() - 1].failures == 0 {

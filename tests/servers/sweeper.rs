@@ -26,9 +26,9 @@ pub(crate) async fn what_ended_in_a_past_hour_is_tidied_and_nothing_else(place: 
     let leases = store.leases("default").unwrap();
     let live = granted(leases.acquire(&key("live"), &request()).await);
     until_brief_ones_have_ended().await;
-    let report = store.sweep_once(at_once()).await.unwrap();
+    let report = store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!(report.stopped_by, Some(StoppedBy::Complete), "{report:?}");
-    assert_eq!((report.leases_cleared, report.entries_deleted, report.failures), (5, 10, 0), "{report:?}");
+    assert_eq!((report.of("lease").cleared, report.entries_deleted, report.failures), (5, 10, 0), "{report:?}");
     assert_eq!(place.entries().await.len(), 1, "that of the live lease");
     assert_eq!(leases.peek(&key("live")).await.unwrap().holder.unwrap().lease_id, live.lease_id());
     let cleared = leases.peek(&key("old-1")).await.unwrap();
@@ -47,10 +47,10 @@ pub(crate) async fn every_namespace_gets_its_turn(place: Arc<Place>) {
     }
     until_brief_ones_have_ended().await;
     let store = place.open().await;
-    let only = store.sweep_once(at_once().namespace("a-b".parse::<Namespace>().unwrap())).await.unwrap();
-    assert_eq!((only.leases_cleared, only.entries_deleted), (1, 1), "{only:?}");
-    let rest = store.sweep_once(at_once()).await.unwrap();
-    assert_eq!((rest.leases_cleared, rest.entries_deleted, rest.failures), (4, 4, 0), "{rest:?}");
+    let only = store.sweeper().run_once(at_once().namespace("a-b".parse::<Namespace>().unwrap())).await.unwrap();
+    assert_eq!((only.of("lease").cleared, only.entries_deleted), (1, 1), "{only:?}");
+    let rest = store.sweeper().run_once(at_once()).await.unwrap();
+    assert_eq!((rest.of("lease").cleared, rest.entries_deleted, rest.failures), (4, 4, 0), "{rest:?}");
     assert_eq!(place.entries().await, [""; 0]);
 }
 
@@ -64,11 +64,11 @@ pub(crate) async fn decisions_whose_time_is_over_are_deleted(place: Arc<Place>) 
         decisions.decide(txns[txns.len() - 1], Decision::Commit).await.unwrap();
     }
     clock.advance(Duration::from_secs(12 * 3600));
-    let early = store.sweep_once(at_once()).await.unwrap();
-    assert_eq!((early.markers_deleted, early.entries_deleted), (0, 0), "{early:?}");
+    let early = store.sweeper().run_once(at_once()).await.unwrap();
+    assert_eq!((early.of("decision").deleted, early.entries_deleted), (0, 0), "{early:?}");
     clock.advance(Duration::from_secs(14 * 3600));
-    let report = store.sweep_once(at_once()).await.unwrap();
-    assert_eq!((report.markers_deleted, report.entries_deleted, report.failures), (10, 10, 0), "{report:?}");
+    let report = store.sweeper().run_once(at_once()).await.unwrap();
+    assert_eq!((report.of("decision").deleted, report.entries_deleted, report.failures), (10, 10, 0), "{report:?}");
     assert_eq!(decisions.decision(txns[0]).await.unwrap(), Answer::Forgotten);
     let left: Vec<_> = place.names().await.into_iter().filter(|name| name.starts_with(".txn-decisions/")).collect();
     assert_eq!(left, [""; 0]);
@@ -80,9 +80,9 @@ pub(crate) async fn a_dry_run_changes_nothing(place: Arc<Place>) {
     until_brief_ones_have_ended().await;
     let store = place.open().await;
     let before = place.names().await;
-    let report = store.sweep_once(at_once().dry_run()).await.unwrap();
-    assert_eq!((report.leases_cleared, report.entries_deleted), (1, 1), "{report:?}");
+    let report = store.sweeper().run_once(at_once().dry_run()).await.unwrap();
+    assert_eq!((report.of("lease").cleared, report.entries_deleted), (1, 1), "{report:?}");
     assert_eq!(place.names().await, before, "not even a time object");
-    let done = store.sweep_once(at_once()).await.unwrap();
-    assert_eq!((done.leases_cleared, done.entries_deleted), (1, 1), "{done:?}");
+    let done = store.sweeper().run_once(at_once()).await.unwrap();
+    assert_eq!((done.of("lease").cleared, done.entries_deleted), (1, 1), "{done:?}");
 }

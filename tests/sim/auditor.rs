@@ -8,7 +8,7 @@ use crate::{
     world::{SKEW_MICROS, World},
 };
 use leasehold::{
-    Bucket, Key, LeaseId,
+    Hour, Key, LeaseId,
     clock::Timestamp,
     decision::TxnId,
     testkit::{Applied, Op},
@@ -305,7 +305,7 @@ pub struct Left {
 
 /// From when on the hour of a lease may have been swept.
 fn swept_from(lease: &Lease) -> i64 {
-    let end = Bucket::of(Timestamp::from_millis(lease.expires_ms)).map_or(0, |hour| hour.end().as_micros());
+    let end = Hour::of(Timestamp::from_millis(lease.expires_ms)).map_or(0, |hour| hour.end().as_micros());
     end + HOUR_GRACE
 }
 

@@ -304,7 +304,7 @@ impl Client {
             1..=2 => options = options.heed_activity(),
             _ => {}
         }
-        let swept = self.patience(async move { store.sweep_once(options).await }).await;
+        let swept = self.patience(async move { store.sweeper().run_once(options).await }).await;
         if let Some(Ok(report)) = swept {
             if report.failures == 0 && report.entries_seen != report.entries_kept + report.entries_deleted {
                 self.auditor.accuse(format!("what was judged was not deleted: {report:?}"));

@@ -2,7 +2,7 @@
 
 use crate::{auditor::Place, run::Run};
 use leasehold::{
-    Bucket, Result, Store,
+    Hour, Result, Store,
     clock::Timestamp,
     decision::{Answer, TxnId},
     fsck::{Damage, FsckOptions},
@@ -22,10 +22,10 @@ impl Run {
         let wild = self.plan.is_wild();
         self.ask(move |store| tidied(store, entries, keys, wild));
         let left = self.auditor.left();
-        let hour = Bucket::of(Timestamp::from_micros(self.world.now())).ok();
+        let hour = Hour::of(Timestamp::from_micros(self.world.now())).ok();
         let past = left.entries.iter().filter(|entry| {
             let bucket = entry.rsplit('/').nth(1).and_then(|bucket| bucket.parse().ok());
-            bucket.is_some_and(|bucket: Bucket| hour.is_some_and(|hour| bucket < hour))
+            bucket.is_some_and(|bucket: Hour| hour.is_some_and(|hour| bucket < hour))
         });
         let past: Vec<_> = past.collect();
         let counted = left.markers.iter().filter(|(_, void)| !void).count();
@@ -52,7 +52,7 @@ async fn tidied(store: Store, entries: u64, keys: Vec<(Place, u64)>, wild: bool)
     let (mut requests, mut bites) = (0, 0);
     loop {
         let options = SweepOptions::new().op_delay(Duration::ZERO).max_ops(u32::try_from(BITE).unwrap_or(20));
-        let report = store.sweep_once(options).await?;
+        let report = store.sweeper().run_once(options).await?;
         requests += report.requests;
         bites += 1;
         if report.failures > 0 {

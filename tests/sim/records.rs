@@ -1,6 +1,6 @@
 //! The records of keys as another tool would read them: not by the library's own code.
 
-use leasehold::{Bucket, clock::Timestamp};
+use leasehold::{Hour, clock::Timestamp};
 use prost::Message;
 
 #[derive(Clone, PartialEq, Message)]
@@ -37,7 +37,7 @@ pub struct Lease {
 
 /// The hour under which a lease must be filed.
 pub fn hour_of(lease: &Lease) -> String {
-    Bucket::of(Timestamp::from_millis(lease.expires_ms)).map_or_else(|error| error.to_string(), |hour| hour.to_string())
+    Hour::of(Timestamp::from_millis(lease.expires_ms)).map_or_else(|error| error.to_string(), |hour| hour.to_string())
 }
 
 /// Its id in a few letters.

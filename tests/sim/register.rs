@@ -2,7 +2,7 @@
 
 use crate::world::SECOND;
 use leasehold::{
-    Bucket,
+    Hour,
     clock::Timestamp,
     decision::{Answer, Decision, TxnId},
     testkit::{Applied, Op},
@@ -105,7 +105,7 @@ impl Register {
                         problems.push(format!("I5: {txn} was decided again after its decision was deleted"));
                     }
                     let expires = body.expires_ms * 1000;
-                    let hour = Bucket::of(Timestamp::from_micros(expires)).map(|hour| hour.to_string());
+                    let hour = Hour::of(Timestamp::from_micros(expires)).map(|hour| hour.to_string());
                     let entry = format!(".txn-decisions/e/{}/{txn}", hour.unwrap_or_default());
                     if !void && !entries.contains(&entry) {
                         problems.push(format!("I7: the decision on {txn} has no entry"));
@@ -120,7 +120,7 @@ impl Register {
             let filed = applied.name.trim_start_matches(".txn-decisions/e/").split_once('/');
             let Some((hour, txn)) = filed else { return problems };
             let filed_here = |marker: &Marker| {
-                Bucket::of(Timestamp::from_micros(marker.expires)).is_ok_and(|filed| filed.to_string() == hour)
+                Hour::of(Timestamp::from_micros(marker.expires)).is_ok_and(|filed| filed.to_string() == hour)
             };
             if self.standing(txn).is_some_and(|marker| !marker.void && filed_here(marker)) {
                 problems.push(format!("I7: the entry of {txn} was deleted before its decision"));

@@ -198,7 +198,7 @@ impl Run {
         booted.handle().spawn(async move {
             let Some(store) = open(&maker, &clock).await else { return };
             if plan.has_sweepers() {
-                drop(store.start_sweeper());
+                drop(store.sweeper().start());
             }
             let decides = plan.decides();
             for number in 0..plan.clients {

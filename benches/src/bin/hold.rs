@@ -178,7 +178,7 @@ async fn until_hour_ends(parent: &Path, count: usize, ttl: Duration, later: Dura
     let now = SystemClock::new().wall();
     // Leases are filed by when they end.
     let crossing = now.plus(each.mul_f64(count as f64) + later + ttl);
-    let hour = leasehold::Bucket::of(crossing)?;
+    let hour = leasehold::Hour::of(crossing)?;
     Ok(hour.end().since(crossing))
 }
 
@@ -243,7 +243,7 @@ async fn idle(arguments: &Arguments) -> Result<()> {
     let embedded = Embedded::open(&parent, Arc::new(SystemClock::new()), Settings::default()).await?;
     let ttl = Duration::from_secs(30);
     let guards = hold(&embedded.leases()?, 0, count, ttl).await?;
-    let sweeper = embedded.store.start_sweeper();
+    let sweeper = embedded.store.sweeper().start();
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (began, used, before) = (Instant::now(), processor_time(), embedded.store.requests());
     tokio::time::sleep(time).await;
@@ -278,7 +278,7 @@ async fn resting(arguments: &Arguments) -> Result<()> {
     let leases = store.leases("default")?;
     let request = Request::new(Duration::from_secs(60))?;
     drop(leases.acquire(&Key::new("left-behind")?, &request).await?);
-    let sweeper = store.start_sweeper();
+    let sweeper = store.sweeper().start();
     let mut last = store.requests();
     let (mut passes, mut since, mut per_pass) = (store.stats().sweeps_complete, None, Vec::new());
     for _ in 0..hours * 3600 / step.as_secs() {

@@ -81,8 +81,8 @@ async fn ours(objects: InMemory, clock: &TestClock, expired: usize, page_size: u
     let opening = counts.total();
     [&counts.puts, &counts.gets, &counts.lists, &counts.deletes].iter().for_each(|count| count.store(0, Relaxed));
     let began = Instant::now();
-    let report = store.sweep_once(SweepOptions::new().op_delay(Duration::ZERO)).await?;
-    if report.leases_cleared != expired as u64 || report.entries_deleted != expired as u64 {
+    let report = store.sweeper().run_once(SweepOptions::new().op_delay(Duration::ZERO)).await?;
+    if report.of("lease").cleared != expired as u64 || report.entries_deleted != expired as u64 {
         return Err(format!("not everything was swept: {report:?}").into());
     }
     if report.requests != counts.total() {

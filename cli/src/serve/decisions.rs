@@ -11,7 +11,7 @@ use leasehold::{
 /// A transaction that has begun, by clocks that may differ as far as was agreed.
 fn begun(app: &App, txn: TxnId) -> Result<TxnId, Problem> {
     let latest = app.store.time().map_or(app.clock.wall(), |store| store.max(app.clock.wall()));
-    match txn.begun() <= latest.plus(app.store.agreement().max_clock_skew) {
+    match txn.begun() <= latest.plus(app.store.shared_settings().max_clock_skew) {
         true => Ok(txn),
         false => {
             Err(Problem::new("not_begun", format!("{txn} begins in the future: mend the clock of whoever began it")))

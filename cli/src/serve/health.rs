@@ -68,7 +68,7 @@ pub(super) async fn metrics(State(app): State<App>) -> impl IntoResponse {
     if let Some(skew) = app.store.skew() {
         gauge!("leasehold_clock_skew_seconds").set(skew.as_secs_f64());
     }
-    gauge!("leasehold_sweep_running").set(f64::from(u8::from(app.store.sweeper().running)));
+    gauge!("leasehold_sweep_running").set(f64::from(u8::from(app.store.sweeper().state().running)));
     gauge!("leasehold_known_leases").set(app.board.held() as f64);
     gauge!("leasehold_http_waiting").set(app.max_waiting.saturating_sub(app.seats.available_permits()) as f64);
     gauge!("leasehold_http_waiting_limit").set(app.max_waiting as f64);

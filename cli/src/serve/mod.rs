@@ -144,7 +144,7 @@ impl Serve {
         settings.sweep.tick = self.sweep_tick.unwrap_or(settings.sweep.tick);
         let opened = target::any_builder(config).settings(settings.clone()).open().await;
         let store = opened.map_err(|error| target::explain(config, error))?;
-        let sweeper = store.start_sweeper();
+        let sweeper = store.sweeper().start();
         let app = self.app(store.clone(), &settings, tokens, metrics);
         let keeper = tokio::spawn(board::keep(app.clone()));
         let handle = Handle::new();
@@ -170,7 +170,7 @@ impl Serve {
             app.tasks.close();
             app.tasks.wait().await;
             sweeper.stop().await;
-            store.settle().await;
+            store.drain().await;
         };
         tokio::select! {
             biased;

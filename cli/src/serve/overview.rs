@@ -12,6 +12,7 @@ use axum::extract::State;
 use leasehold::{
     Clock, KeyJson,
     clock::Moment,
+    lease::MAX_TTL,
     store::{AnswerKind, RequestKind},
 };
 use serde::Serialize;
@@ -134,7 +135,7 @@ pub(super) async fn overview(State(app): State<App>, query: Query) -> Result<Jso
     let skip = query.number("skip", 0, 1_000_000)?.unwrap_or(0);
     let now = app.clock.wall();
     app.board.prune(now);
-    let (requests, stats, agreed) = (app.store.requests(), app.store.stats(), app.store.agreement());
+    let (requests, stats, agreed) = (app.store.requests(), app.store.stats(), app.store.shared_settings());
     let (mut filed, namespaces) = app.filed().await;
     filed.compare(&app.board);
     let (held, held_found) = app.board.leases(find, skip, SHOWN);
@@ -149,7 +150,7 @@ pub(super) async fn overview(State(app): State<App>, query: Query) -> Result<Jso
             wrong_clock: WrongClock::of(&app.store),
             skew_ms: app.store.skew().map(millis),
             skew_allowed_ms: millis(agreed.max_clock_skew),
-            max_ttl_ms: millis(agreed.max_ttl),
+            max_ttl_ms: millis(agreed.of(&MAX_TTL)),
             get: requests.of(RequestKind::Get),
             put: requests.of(RequestKind::Put),
             list: requests.of(RequestKind::List),
@@ -168,7 +169,7 @@ pub(super) async fn overview(State(app): State<App>, query: Query) -> Result<Jso
         samples: app.board.samples(),
         counts: Counts {
             granted: stats.leases_granted,
-            held: stats.leases_held,
+            held: stats.acquires_refused,
             renewed: stats.leases_renewed,
             released: stats.leases_released,
             lost: stats.leases_lost,

@@ -32,14 +32,15 @@ pub(super) async fn run(State(app): State<App>, Body(body): Body<Sweep>) -> Resu
     }
     // One at a time: a second one would only wait for the first.
     let turn = std::sync::Arc::clone(&app.sweeping).try_lock_owned();
-    let Ok(turn) = turn.map_err(drop).and_then(|turn| if app.store.sweeper().running { Err(()) } else { Ok(turn) })
+    let Ok(turn) =
+        turn.map_err(drop).and_then(|turn| if app.store.sweeper().state().running { Err(()) } else { Ok(turn) })
     else {
         return Err(Problem { retry_after_ms: Some(1000), ..Problem::new("sweep_running", "wait until it has ended") });
     };
     let store = app.store.clone();
     let swept = app.tasks.spawn(async move {
         let _turn = turn;
-        store.sweep_once(options).await
+        store.sweeper().run_once(options).await
     });
     match swept.await {
         Ok(report) => Ok(Json(report?.into())),
@@ -49,7 +50,7 @@ pub(super) async fn run(State(app): State<App>, Body(body): Body<Sweep>) -> Resu
 
 impl App {
     pub(super) fn sweep_status(&self) -> SweepStatus {
-        let state = self.store.sweeper();
+        let state = self.store.sweeper().state();
         SweepStatus {
             running: state.running,
             idle_ms: millis(self.store.idle_for()),

@@ -42,7 +42,7 @@ async fn every_metric_of_the_dashboard_and_the_alerts_is_scraped_or_described() 
     service.post("/v1/sweep", json!({})).await;
     let scraped = service.get("/metrics").await;
     let scraped = named(scraped.body.as_str().unwrap());
-    let source = include_str!("../../../src/stats.rs");
+    let source = include_str!("../../../src/sweep/counters.rs");
     let counted: BTreeSet<String> =
         source.split('"').filter(|text| text.starts_with("leasehold_")).map(ToOwned::to_owned).collect();
     for name in &used {

@@ -1,7 +1,7 @@
 //! Tables of cases for the end of a lease.
 
 use super::*;
-use crate::{Fence, LeaseId, ProcessId, Ttl, store::cas::Stamp};
+use crate::{Fence, LeaseId, ProcessId, Ttl, storage::cas::Stamp};
 use proptest::prelude::*;
 
 const SKEW: Duration = Duration::from_secs(1);

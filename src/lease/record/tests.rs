@@ -35,7 +35,7 @@ fn free() -> Record {
         lease: None,
         waiting: None,
         written: at(1_767_227_400_123),
-        bucket: Some(Bucket::of(at(1_767_227_430_000)).unwrap()),
+        hour: Some(Hour::of(at(1_767_227_430_000)).unwrap()),
         beat_stamp: None,
         forced: None,
         epoch: 0,
@@ -156,7 +156,7 @@ prop_compose! {
             lease,
             waiting,
             written,
-            bucket: hour.map(|at| Bucket::of(at).unwrap()),
+            hour: hour.map(|at| Hour::of(at).unwrap()),
             beat_stamp: stamp.map(Timestamp::from_micros),
             forced,
             epoch,
@@ -295,7 +295,7 @@ fn what_we_would_never_write_is_not_read_either() {
 
 /// The files of each format. They are never written again: what they hold is in the stores of users.
 fn golden() -> [(&'static str, Key, Record); 6] {
-    let plain = Record { waiting: None, bucket: None, ..held() };
+    let plain = Record { waiting: None, hour: None, ..held() };
     let bare = Lease { request_id: None, note: None, owner: "".into(), ..held().lease.unwrap() };
     [
         ("v1/free", key("orders/42"), free()),

@@ -6,7 +6,7 @@ use crate::{
     processes::{MILLI, Process, SKEW, TTL, World, granted, held, lost, moving, record_name},
 };
 use leasehold::{
-    Bucket, Key,
+    Hour, Key,
     clock::Clock,
     decision::{Decided, Decision},
     fsck::{Damage, FsckOptions},
@@ -41,7 +41,7 @@ async fn a_store_in_good_order_is_clean_and_looking_changes_nothing() {
 
     let report = look(&process.store).await;
     assert!(report.is_clean() && report.findings.is_empty(), "{report:?}");
-    assert_eq!((report.records, report.markers, report.entries), (2, 1, 3));
+    assert_eq!((report.records, report.entries), (3, 3));
     assert_eq!(contents(&world), before);
     assert_eq!(repair(&process.store).await.findings, []);
     assert_eq!(contents(&world), before);
@@ -152,8 +152,8 @@ async fn the_caretaker_of_a_mended_key_is_in_the_index_and_is_swept_like_anybody
     repair(&operator.store).await;
     world.assert_indexed("x").await;
     world.clock.advance(Duration::from_secs(3 * 3600));
-    let swept = operator.store.sweep_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
-    assert_eq!((swept.leases_cleared, swept.failures), (1, 0), "{swept:?}");
+    let swept = operator.store.sweeper().run_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
+    assert_eq!((swept.of("lease").cleared, swept.failures), (1, 0), "{swept:?}");
     assert!(look(&operator.store).await.findings.is_empty());
 }
 
@@ -255,7 +255,7 @@ async fn a_lease_without_its_entry_gets_it_back_and_is_swept() {
     let world = World::new();
     let process = world.process().await;
     let grant = take(&process, "x").await;
-    let entry = format!("default/.lease-index/{}/x", Bucket::of(grant.expires_at()).unwrap());
+    let entry = format!("default/.lease-index/{}/x", Hour::of(grant.expires_at()).unwrap());
     let body = world.objects.object(&entry).unwrap().0;
     world.objects.delete_object(&entry);
 
@@ -267,8 +267,8 @@ async fn a_lease_without_its_entry_gets_it_back_and_is_swept() {
     assert_eq!(world.objects.object(&entry).unwrap().0, body);
     crate::processes::renewed(process.leases.renew(&grant).await);
     world.clock.advance(Duration::from_secs(2 * 3600));
-    let swept = process.store.sweep_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
-    assert_eq!((swept.leases_cleared, swept.entries_deleted), (1, 1));
+    let swept = process.store.sweeper().run_once(SweepOptions::new().op_delay(Duration::ZERO)).await.unwrap();
+    assert_eq!((swept.of("lease").cleared, swept.entries_deleted), (1, 1));
 }
 
 #[tokio::test]
@@ -276,7 +276,7 @@ async fn a_lease_that_is_cleared_and_swept_while_it_is_looked_at_is_no_damage() 
     let world = World::new();
     let process = world.process().await;
     let grant = take(&process, "x").await;
-    let entry = format!("default/.lease-index/{}/x", Bucket::of(grant.expires_at()).unwrap());
+    let entry = format!("default/.lease-index/{}/x", Hour::of(grant.expires_at()).unwrap());
     // The answer about the entry takes its time; the lease is given back and the entry removed meanwhile.
     world.objects.faults().script(Rule::once(Op::Get, Fault::Delay(Duration::from_secs(1))).on(entry.clone()));
     let operator = world.process().await;
@@ -309,7 +309,7 @@ async fn a_record_that_was_removed_is_made_again_with_a_fence_above_all_before()
 async fn a_key_that_is_acquired_while_its_record_is_being_made_keeps_its_lease() {
     let world = World::new();
     let (operator, other) = (world.process().await, world.process().await);
-    let hour = Bucket::of(world.clock.wall()).unwrap();
+    let hour = Hour::of(world.clock.wall()).unwrap();
     world.objects.put_object(&format!("default/.lease-index/{hour}/x"), "{}");
     world.objects.faults().script(Rule::once(Op::Put, Fault::Delay(Duration::from_secs(2))).on("/meta/"));
     let mut repairing = Box::pin(repair(&operator.store));
@@ -355,8 +355,9 @@ async fn names_that_are_none_of_ours_are_named_and_left_and_do_not_stop_anything
     take(&process, "zzz").await;
     let before = contents(&world);
     let report = repair(&process.store).await;
-    assert_eq!(report.found.get(&Damage::UnknownName), Some(&16), "{:?}", found(&report));
-    assert_eq!((report.open, report.harmless, report.failures, report.repaired), (12, 4, 0, 0), "{report:?}");
+    assert_eq!(report.found.get(&Damage::UnknownName), Some(&14), "{:?}", found(&report));
+    assert_eq!(report.found.get(&Damage::OlderLayout), Some(&2), "records with names of an earlier version");
+    assert_eq!((report.open, report.harmless, report.failures, report.repaired), (10, 6, 0, 0), "{report:?}");
     assert_eq!(contents(&world), before);
 }
 
@@ -366,7 +367,7 @@ async fn everything_is_walked_a_page_at_a_time() {
     let process = world.process().await;
     let grant = take(&process, "x").await;
     process.leases.release(&grant).await.unwrap();
-    let hour = Bucket::of(world.clock.wall()).unwrap();
+    let hour = Hour::of(world.clock.wall()).unwrap();
     for number in 0..2_500 {
         world.objects.put_object(&format!("default/meta/k-{number:04}.pb"), "?");
         world.objects.put_object(&format!("default/.lease-index/{hour}/k-{number:04}"), "{}");

@@ -50,7 +50,7 @@ impl Busy {
 async fn pass(world: &World, processes: &[Busy], time: Duration, step: Duration) {
     let mut left = time;
     while !left.is_zero() {
-        let sweeping = processes.iter().any(|process| process.store.sweeper().running);
+        let sweeping = processes.iter().any(|process| process.store.sweeper().state().running);
         let step = if sweeping { left.min(step) } else { left };
         world.clock.advance(step);
         for _ in 0..10 * processes.len() {
@@ -83,7 +83,7 @@ async fn work(world: &World, processes: &mut [Busy], per_hour: u64, hours: u64, 
 async fn never_idle(per_hour: u64, hours: u64, releases: bool, step: Duration) -> f64 {
     let world = World::new();
     let mut processes = [Busy::new(&world, 1, releases).await];
-    let _sweeper = processes[0].store.start_sweeper();
+    let _sweeper = processes[0].store.sweeper().start();
     let opening = processes[0].store.requests().total();
     let most = work(&world, &mut processes, per_hour, hours, step).await;
     let [process] = processes;
@@ -130,7 +130,7 @@ async fn what_others_have_left_behind_is_swept_two_for_each_that_is_filed() {
     file_stale(&world.objects, "default", 5000);
     world.clock.advance(PAST);
     let mut processes = [Busy::new(&world, 1, true).await];
-    let _sweeper = processes[0].store.start_sweeper();
+    let _sweeper = processes[0].store.sweeper().start();
     // For one hour nothing is swept: there may be an idle moment yet.
     work(&world, &mut processes, 360, 1, Duration::from_millis(100)).await;
     assert_eq!(processes[0].store.stats().entries_deleted, 0);
@@ -148,7 +148,7 @@ async fn who_files_nothing_sweeps_nothing_while_it_is_busy() {
     file_stale(&world.objects, "default", 300);
     world.clock.advance(PAST);
     let store = seeded(&world.objects, &world.clock, 1, Settings::default()).await;
-    let _sweeper = store.start_sweeper();
+    let _sweeper = store.sweeper().start();
     let before = store.requests();
     for _ in 0..5 * 60 {
         store.mark_activity();
@@ -165,7 +165,7 @@ async fn sweeping_while_busy_can_be_switched_off() {
     settings.sweep.starvation_after = Duration::ZERO;
     let store = seeded(&world.objects, &world.clock, 1, settings).await;
     let leases = store.leases("default").unwrap();
-    let _sweeper = store.start_sweeper();
+    let _sweeper = store.sweeper().start();
     let mut processes = [Busy { store, leases, releases: true, filed: 0, requests: 0 }];
     work(&world, &mut processes, 600, 4, SECOND).await;
     assert_eq!((processes[0].store.stats().entries_deleted, entries(&world.objects).len()), (0, 2400));
@@ -175,7 +175,7 @@ async fn sweeping_while_busy_can_be_switched_off() {
 async fn busy_processes_take_turns_and_do_not_read_what_another_has_swept() {
     let world = World::new();
     let mut processes = [Busy::new(&world, 1, true).await, Busy::new(&world, 2, true).await];
-    let _sweepers = processes.each_ref().map(|process| process.store.start_sweeper());
+    let _sweepers = processes.each_ref().map(|process| process.store.sweeper().start());
     let before = processes.each_ref().map(|process| process.store.requests().of(Get));
     let most = work(&world, &mut processes, 600, 6, Duration::from_millis(100)).await;
     assert!(most < 2 * 1200, "{most}");

@@ -39,7 +39,7 @@ async fn sweep(live: usize) -> (Report, Requests) {
         }
     }
     bed.clock.advance(PAST);
-    let (report, made) = bed.counting(bed.store.sweep_once(at_once())).await;
+    let (report, made) = bed.counting(bed.store.sweeper().run_once(at_once())).await;
     let report = report.unwrap();
     assert!(!bed.server.names().iter().any(|name| name.contains(HOUR)), "nothing is left of that hour");
     (report, made)
@@ -53,16 +53,16 @@ async fn an_ended_lease_is_cleared_and_its_entry_deleted_within_the_budget() {
         take(&leases, &format!("k-{number}")).await;
     }
     bed.clock.advance(PAST);
-    let (report, made) = bed.counting(bed.store.sweep_once(at_once())).await;
+    let (report, made) = bed.counting(bed.store.sweeper().run_once(at_once())).await;
     let report = report.unwrap();
-    assert_eq!((report.leases_cleared, report.entries_deleted, report.failures), (10, 10, 0), "{report:?}");
+    assert_eq!((report.of("lease").cleared, report.entries_deleted, report.failures), (10, 10, 0), "{report:?}");
     assert_eq!(report.stopped_by, Some(StoppedBy::Complete));
     // One listing for the namespaces and one for each index: that of the leases, and our own. There are no decisions.
     // And one time object for all of them, written and read back.
     assert_eq!((made.of(Get), made.of(Put), made.of(Delete)), (10 + 1, 10 + 1, 1));
     assert_eq!(made.of(List), 3, "{made:?}");
     assert!(!bed.server.names().iter().any(|name| name.contains(".lease-index")));
-    let report = bed.store.sweep_once(at_once()).await.unwrap();
+    let report = bed.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!(report.entries_seen, 0);
 }
 
@@ -71,7 +71,7 @@ async fn sweeping_costs_what_the_budget_says_however_many_live_keys_there_are() 
     for live in [2, 100_000] {
         let (report, made) = sweep(live).await;
         println!("{live} live keys: {made:?}, {} requests", report.requests);
-        let seen = (report.entries_seen, report.leases_cleared, report.entries_deleted, report.failures);
+        let seen = (report.entries_seen, report.of("lease").cleared, report.entries_deleted, report.failures);
         assert_eq!(seen, (2000, 1000, 2000, 0), "{report:?}");
         // A read for each, a swap for each that had ended, and one time object.
         assert_eq!((made.of(Get), made.of(Put)), (2000 + 1, 1000 + 1), "{live}");
@@ -90,9 +90,9 @@ async fn decisions_cost_a_read_each_and_two_deletes_a_page() {
         decisions.decide(decisions.begin(), Decision::Commit).await.unwrap();
     }
     bed.clock.advance(Duration::from_secs(24 * 3600) + PAST);
-    let (report, made) = bed.counting(bed.store.sweep_once(at_once())).await;
+    let (report, made) = bed.counting(bed.store.sweeper().run_once(at_once())).await;
     let report = report.unwrap();
-    assert_eq!((report.markers_deleted, report.entries_deleted, report.failures), (20, 20, 0), "{report:?}");
+    assert_eq!((report.of("decision").deleted, report.entries_deleted, report.failures), (20, 20, 0), "{report:?}");
     // The namespaces, our own index, and that of decisions.
     assert_eq!((made.of(List), made.of(Get), made.of(Put), made.of(Delete)), (3, 20, 0, 2), "{made:?}");
 }

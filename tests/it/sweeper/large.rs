@@ -50,7 +50,7 @@ async fn a_store_that_lists_in_no_order_and_slowly_is_listed_checked_and_swept()
     assert_eq!((report.entries, report.failures), (COUNT as u64, 0), "{report:?}");
 
     let before = store.requests();
-    let report = answer(&clock, store.sweep_once(at_once())).await.unwrap();
+    let report = answer(&clock, store.sweeper().run_once(at_once())).await.unwrap();
     assert_eq!((report.entries_deleted, report.stopped_by), (COUNT as u64, Some(StoppedBy::Complete)), "{report:?}");
     assert_eq!(entries(&objects), [""; 0]);
     // The namespaces and one listing for the pass; our own index.

@@ -122,12 +122,12 @@ async fn a_panic_in_the_store_leaves_one_entry_alone_and_the_rest_is_swept() {
     let _guard = tracing::subscriber::set_default(said.clone());
     let scene = Scene::new(10).await;
     scene.panics_once(Op::Get, "meta/k-00003");
-    let report = scene.store.sweep_once(at_once()).await.unwrap();
+    let report = scene.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!((report.entries_deleted, report.entries_kept, report.failures), (9, 1, 1), "{report:?}");
     assert_eq!(report.stopped_by, Some(StoppedBy::Complete));
     assert!(report.last_error.is_some_and(|error| error.contains("the store panics")));
     assert_eq!(said.count(&["settling an entry panicked"]), 1);
-    let report = scene.store.sweep_once(at_once()).await.unwrap();
+    let report = scene.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!((report.entries_deleted, report.failures), (1, 0), "{report:?}");
 }
 
@@ -135,7 +135,7 @@ async fn a_panic_in_the_store_leaves_one_entry_alone_and_the_rest_is_swept() {
 async fn a_panic_while_listing_or_deleting_ends_one_run_and_a_later_one_does_the_work() {
     for (op, on) in [(Op::List, ""), (Op::List, "lease-index"), (Op::Delete, "lease-index")] {
         let scene = Scene::new(5).await;
-        let _sweeper = scene.store.start_sweeper();
+        let _sweeper = scene.store.sweeper().start();
         settle().await;
         scene.panics_once(op, on);
         scene.pass(6 * 60 * SECOND).await;
@@ -151,7 +151,7 @@ async fn a_panic_while_listing_or_deleting_ends_one_run_and_a_later_one_does_the
 async fn a_panic_in_the_generator_ends_one_run() {
     let scene = Scene::new(5).await;
     file_stale(&scene.objects, "other", 5);
-    let _sweeper = scene.store.start_sweeper();
+    let _sweeper = scene.store.sweeper().start();
     settle().await;
     scene.moody.store(true, SeqCst);
     scene.pass(20 * 60 * SECOND).await;
@@ -162,14 +162,14 @@ async fn a_panic_in_the_generator_ends_one_run() {
 #[tokio::test]
 async fn a_panic_in_the_clock_ends_one_run_or_one_round() {
     let scene = Scene::new(5).await;
-    let _sweeper = scene.store.start_sweeper();
+    let _sweeper = scene.store.sweeper().start();
     settle().await;
     scene.fickle.readings.store(true, SeqCst);
     scene.pass(20 * 60 * SECOND).await;
     assert_eq!((scene.store.stats().sweeps_failed, scene.store.stats().entries_deleted), (1, 5));
     // Nobody runs: it is the wait for the next tick that panics.
     let scene = Scene::new(5).await;
-    let _sweeper = scene.store.start_sweeper();
+    let _sweeper = scene.store.sweeper().start();
     settle().await;
     scene.fickle.sleeps.store(2, SeqCst);
     scene.pass(20 * 60 * SECOND).await;

@@ -24,7 +24,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Entries seen, leases cleared, entries deleted, entries kept, failures.
 fn figures(report: &Report) -> (u64, u64, u64, u64, u64) {
-    (report.entries_seen, report.leases_cleared, report.entries_deleted, report.entries_kept, report.failures)
+    (report.entries_seen, report.of("lease").cleared, report.entries_deleted, report.entries_kept, report.failures)
 }
 
 /// Every change from now on, in order.
@@ -45,7 +45,7 @@ async fn an_entry_whose_record_is_missing_is_deleted() {
     file_stale(&world.objects, "default", 3);
     let process = world.process().await;
     world.clock.advance(PAST);
-    let report = process.store.sweep_once(at_once()).await.unwrap();
+    let report = process.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!(figures(&report), (3, 0, 3, 0, 0), "{report:?}");
     assert_eq!(report.oldest_hour.as_deref(), Some(HOUR));
     assert_eq!(entries(&world.objects), Vec::<String>::new());
@@ -57,7 +57,7 @@ async fn the_oldest_hour_of_a_report_is_that_of_all_namespaces() {
     for (namespace, hour) in [("a", "2025123122"), ("b", "2025123120"), ("c", "2025123121")] {
         world.objects.put_object(&format!("{namespace}/.lease-index/{hour}/x"), "{}");
     }
-    let report = world.process().await.store.sweep_once(at_once()).await.unwrap();
+    let report = world.process().await.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!(report.oldest_hour.as_deref(), Some("2025123120"));
     assert_eq!(report.stopped_by.unwrap().to_string(), "complete");
 }
@@ -68,7 +68,7 @@ async fn what_the_store_files_for_itself_is_swept_too() {
     file_stale(&world.objects, ".leasehold", 2);
     let process = world.process().await;
     world.clock.advance(PAST);
-    let report = process.store.sweep_once(at_once()).await.unwrap();
+    let report = process.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!(figures(&report), (2, 0, 2, 0, 0), "{report:?}");
 }
 
@@ -83,7 +83,7 @@ async fn a_key_too_long_for_its_name_is_known_from_its_record_and_only_from_its_
     let records: Vec<_> = world.objects.names().into_iter().filter(|name| name.contains("/meta/")).collect();
     let [first, second] = records.as_slice() else { panic!("{records:?}") };
     world.objects.put_object(second, world.objects.object(first).unwrap().0);
-    let report = process.store.sweep_once(at_once()).await.unwrap();
+    let report = process.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!(figures(&report), (2, 1, 1, 1, 1), "{report:?}");
     assert!(report.last_error.as_ref().unwrap().contains("another key"), "{report:?}");
     let left = second.trim_start_matches("default/meta/").trim_end_matches(".pb");
@@ -98,7 +98,7 @@ async fn an_entry_of_a_released_lease_is_deleted_and_its_record_left_as_it_is() 
     process.leases.release(&grant).await.unwrap();
     let record = world.objects.object("default/meta/a.pb");
     world.clock.advance(PAST);
-    let report = process.store.sweep_once(at_once()).await.unwrap();
+    let report = process.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!(figures(&report), (1, 0, 1, 0, 0), "{report:?}");
     assert_eq!(world.objects.object("default/meta/a.pb"), record);
     assert_eq!(entries(&world.objects), Vec::<String>::new());
@@ -120,7 +120,7 @@ async fn a_lease_renewed_into_a_later_hour_keeps_its_lease_and_loses_only_its_st
     world.clock.advance(Duration::from_secs(26 * 60));
     let record = world.objects.object("default/meta/a.pb");
     let another = world.process().await;
-    let report = another.store.sweep_once(at_once()).await.unwrap();
+    let report = another.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!(figures(&report), (1, 0, 1, 0, 0), "{report:?}");
     assert_eq!(entries(&world.objects), ["default/.lease-index/2026010102/a"]);
     assert_eq!(world.objects.object("default/meta/a.pb"), record);
@@ -136,7 +136,7 @@ async fn an_ended_lease_is_cleared_first_and_then_its_entry_deleted() {
     world.clock.advance(PAST);
     let sweeping = world.process().await;
     let changes = changes(&world.objects);
-    let report = sweeping.store.sweep_once(at_once()).await.unwrap();
+    let report = sweeping.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!(figures(&report), (1, 1, 1, 0, 0), "{report:?}");
     let expected = [(Op::Put, "default/meta/a.pb".to_owned()), (Op::Delete, format!("default/.lease-index/{HOUR}/a"))];
     assert_eq!(named(&changes), expected);
@@ -157,14 +157,14 @@ async fn a_takeover_that_is_faster_than_the_sweeper_keeps_its_lease_and_the_entr
     // Judged as ended; and before the swap arrives, somebody else has the lease.
     world.objects.faults().script(Rule::once(Op::Put, Fault::Delay(Duration::from_secs(1))).on("meta/"));
     let store = sweeping.store.clone();
-    let sweep = tokio::spawn(async move { store.sweep_once(at_once()).await.unwrap() });
+    let sweep = tokio::spawn(async move { store.sweeper().run_once(at_once()).await.unwrap() });
     world.clock.wait_for_sleepers(2).await;
     let grant = take(&taking.leases, "a").await;
     world.clock.advance(Duration::from_secs(1));
     assert_eq!(figures(&sweep.await.unwrap()), (1, 0, 0, 1, 0));
     assert_eq!(entries(&world.objects).len(), 2);
     assert!(matches!(taking.leases.renew(&grant).await.unwrap(), Renewed::Renewed(_)));
-    let report = sweeping.store.sweep_once(at_once()).await.unwrap();
+    let report = sweeping.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!(figures(&report), (1, 0, 1, 0, 0), "now it is filed under a later hour: {report:?}");
 }
 
@@ -195,19 +195,19 @@ async fn a_renewal_that_lands_late_beats_the_sweeper_or_is_beaten_and_never_both
         world.objects.faults().script(Rule::once(Op::Put, Fault::Delay(Duration::from_secs(3))).on("meta/"));
         let changes = changes(&world.objects);
         let store = sweeping.store.clone();
-        let sweep = tokio::spawn(async move { store.sweep_once(at_once()).await.unwrap() });
+        let sweep = tokio::spawn(async move { store.sweeper().run_once(at_once()).await.unwrap() });
         crate::common::calm().await;
         for _ in 0..6 {
             world.clock.advance(Duration::from_secs(1));
             crate::common::calm().await;
         }
         let report = sweep.await.unwrap();
-        assert_eq!(report.leases_cleared, cleared, "{report:?}");
+        assert_eq!(report.of("lease").cleared, cleared, "{report:?}");
         let writes = named(&changes).into_iter().filter(|(op, name)| *op == Op::Put && name.contains("meta/")).count();
         assert_eq!(writes, 1, "one of the two");
         assert_eq!(entries(&world.objects).contains(&filed[0]), cleared == 0);
         world.clock.advance(PAST);
-        sweeping.store.sweep_once(at_once()).await.unwrap();
+        sweeping.store.sweeper().run_once(at_once()).await.unwrap();
         assert_eq!(entries(&world.objects), Vec::<String>::new());
         assert!(sweeping.leases.peek(&key("a")).await.unwrap().holder.is_none());
     }
@@ -222,10 +222,10 @@ async fn a_clearing_whose_fate_is_unknown_leaves_the_entry_for_the_next_pass() {
         world.clock.advance(PAST);
         let sweeping = world.process().await;
         world.objects.faults().script(Rule::once(Op::Put, fault).on("meta/"));
-        let report = sweeping.store.sweep_once(at_once()).await.unwrap();
+        let report = sweeping.store.sweeper().run_once(at_once()).await.unwrap();
         assert_eq!(figures(&report), (1, 0, 0, 1, 1), "{fault:?}: {report:?}");
         assert_eq!(report.stopped_by, Some(StoppedBy::Complete));
-        let report = sweeping.store.sweep_once(at_once()).await.unwrap();
+        let report = sweeping.store.sweeper().run_once(at_once()).await.unwrap();
         assert_eq!(figures(&report), (1, 1, 1, 0, 0), "{fault:?}: {report:?}");
     }
 }
@@ -237,7 +237,7 @@ async fn a_clearing_that_landed_unheard_counts_as_cleared() {
     take(&process.leases, "a").await;
     world.clock.advance(PAST);
     world.objects.faults().script(Rule::once(Op::Put, Fault::Lose(Answer::Drop)).on("meta/"));
-    let report = process.store.sweep_once(at_once()).await.unwrap();
+    let report = process.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!(figures(&report), (1, 1, 1, 0, 0), "{report:?}");
 }
 
@@ -257,7 +257,7 @@ async fn an_unreadable_record_is_counted_and_left_and_stalls_nothing() {
     world.clock.advance(PAST);
     let sweeping = world.process().await;
     for cleared in [2, 0] {
-        let report = sweeping.store.sweep_once(at_once()).await.unwrap();
+        let report = sweeping.store.sweeper().run_once(at_once()).await.unwrap();
         assert_eq!(figures(&report), (2 + cleared, cleared, cleared, 2, 2), "{report:?}");
         assert_eq!(report.stopped_by, Some(StoppedBy::Complete));
         assert!(report.last_error.is_some());
@@ -281,7 +281,7 @@ async fn a_name_that_is_none_of_ours_is_skipped_and_counted() {
     file_stale(&world.objects, "default", 2);
     let process = world.process().await;
     world.clock.advance(PAST);
-    let report = process.store.sweep_once(at_once()).await.unwrap();
+    let report = process.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!((report.entries_seen, report.entries_deleted, report.failures), (3, 2, 4), "{report:?}");
     let left: BTreeSet<String> = entries(&world.objects).into_iter().collect();
     assert_eq!(left, foreign.map(str::to_owned).into());
@@ -293,11 +293,11 @@ async fn a_lease_of_the_current_hour_is_never_touched() {
     let leases = bed.store.leases("default").unwrap();
     take(&leases, "a").await;
     bed.clock.advance(Duration::from_secs(1800 + 899));
-    let report = bed.store.sweep_once(at_once()).await.unwrap();
-    assert_eq!((report.entries_seen, report.leases_cleared), (0, 0), "{report:?}");
+    let report = bed.store.sweeper().run_once(at_once()).await.unwrap();
+    assert_eq!((report.entries_seen, report.of("lease").cleared), (0, 0), "{report:?}");
     bed.clock.advance(Duration::from_secs(1));
-    let report = bed.store.sweep_once(at_once()).await.unwrap();
-    assert_eq!((report.entries_seen, report.leases_cleared), (1, 1), "{report:?}");
+    let report = bed.store.sweeper().run_once(at_once()).await.unwrap();
+    assert_eq!((report.entries_seen, report.of("lease").cleared), (1, 1), "{report:?}");
 }
 
 #[tokio::test]
@@ -313,16 +313,16 @@ async fn a_clock_a_day_ahead_deletes_nothing_be_it_ours_or_the_stores() {
     let ahead = TestClock::at(world.clock.wall());
     let machine = world.process_that_asks_the_time(&ahead).await;
     ahead.step_wall(DAY.as_millis() as i64);
-    let error = machine.store.sweep_once(at_once()).await.unwrap_err();
+    let error = machine.store.sweeper().run_once(at_once()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Clock, "{error}");
     kept("this machine is ahead");
     ahead.step_wall(-(DAY.as_millis() as i64));
     world.objects.set_offset_millis(DAY.as_millis() as i64);
-    let error = machine.store.sweep_once(at_once()).await.unwrap_err();
+    let error = machine.store.sweeper().run_once(at_once()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Clock, "{error}");
     kept("the store is ahead");
     world.objects.set_offset_millis(0);
-    let report = machine.store.sweep_once(at_once()).await.unwrap();
+    let report = machine.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!(report.entries_seen, 0, "{report:?}");
     kept("both agree that the hour is not over");
 }
@@ -336,7 +336,7 @@ async fn neither_a_clock_ahead_on_s3_nor_a_date_ahead_deletes_anything() {
         // The server goes by our clock: what moves only ours moves the server's back.
         bed.clock.step_wall(ours);
         bed.server.set_date(theirs);
-        let _ = bed.store.sweep_once(at_once()).await;
+        let _ = bed.store.sweeper().run_once(at_once()).await;
         assert_eq!(bed.server.names(), names);
         bed.clock.step_wall(-ours);
         bed.server.set_date(0);
@@ -364,7 +364,7 @@ async fn keeping_alive_polling_looking_listing_and_sweeping_are_no_activity() {
     assert!(made.of(Get) + made.of(Put) > 10, "{made:?}");
     process.leases.peek(&key("a")).await.unwrap();
     process.leases.list(b"", None, 10).await.unwrap();
-    process.store.sweep_once(at_once()).await.unwrap();
+    process.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!(process.store.idle_for(), Duration::from_secs(120));
     process.leases.get(&key("b")).await.unwrap();
     assert_eq!(process.store.idle_for(), Duration::ZERO);
@@ -389,7 +389,7 @@ async fn no_namespace_starves_beside_a_huge_one_not_even_in_a_process_that_resta
         let mut runs = 0;
         while small_ones() > 0 {
             let store = seeded(&world.objects, &world.clock, 100 * series + runs, Settings::default()).await;
-            let report = store.sweep_once(at_once().max_ops(250)).await.unwrap();
+            let report = store.sweeper().run_once(at_once().max_ops(250)).await.unwrap();
             assert_eq!(report.entries_seen, 250, "{report:?}");
             runs += 1;
             assert!(runs <= 15, "starved: {} are left", small_ones());
@@ -414,7 +414,7 @@ async fn in_one_process_every_namespace_has_its_turn_before_a_huge_one_has_its_s
             *noted.lock().unwrap() = entries(&objects);
         }
     };
-    process.store.sweep_once(at_once().progress(count)).await.unwrap();
+    process.store.sweeper().run_once(at_once().progress(count)).await.unwrap();
     let left = small.lock().unwrap();
     assert!(left.len() == 9750 && left.iter().all(|name| name.contains("huge")), "{}", left.len());
 }
@@ -432,14 +432,14 @@ async fn a_dry_run_says_what_would_be_done_and_writes_nothing() {
     process.leases.release(&grant).await.unwrap();
     world.clock.advance(Duration::from_secs(2 * 3600));
     let (names, changes) = (world.objects.names(), changes(&world.objects));
-    let dry = process.store.sweep_once(at_once().dry_run()).await.unwrap();
+    let dry = process.store.sweeper().run_once(at_once().dry_run()).await.unwrap();
     assert_eq!(named(&changes), []);
     assert_eq!(world.objects.names(), names);
-    assert_eq!((dry.leases_cleared, dry.markers_deleted, dry.entries_deleted), (1, 1, 3), "{dry:?}");
+    assert_eq!((dry.of("lease").cleared, dry.of("decision").deleted, dry.entries_deleted), (1, 1, 3), "{dry:?}");
     assert_eq!(process.store.stats().sweeps_complete, 0, "and counts nothing");
-    let report = process.store.sweep_once(at_once()).await.unwrap();
+    let report = process.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!(figures(&report), figures(&dry));
-    assert_eq!(report.markers_deleted, dry.markers_deleted);
+    assert_eq!(report.of("decision").deleted, dry.of("decision").deleted);
 }
 
 #[tokio::test]
@@ -451,7 +451,7 @@ async fn a_pass_over_one_namespace_leaves_all_others_alone() {
     }
     world.objects.put_object(&format!(".txn-decisions/e/{HOUR}/019b76da-a800-7000-8000-000000000001"), "{}");
     world.clock.advance(PAST);
-    let report = process.store.sweep_once(at_once().namespace(Namespace::new("b").unwrap())).await.unwrap();
+    let report = process.store.sweeper().run_once(at_once().namespace(Namespace::new("b").unwrap())).await.unwrap();
     assert_eq!(figures(&report), (2, 0, 2, 0, 0), "{report:?}");
     let left = entries(&world.objects);
     assert!(left.len() == 5 && !left.iter().any(|name| name.starts_with("b/")), "{left:?}");
@@ -466,7 +466,7 @@ async fn progress_is_told_after_every_entry() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&told);
     let options = at_once().progress(move |report| noted.lock().unwrap().push(report.entries_seen));
-    process.store.sweep_once(options).await.unwrap();
+    process.store.sweeper().run_once(options).await.unwrap();
     assert_eq!(*told.lock().unwrap(), [1, 2, 3, 4, 5]);
 }
 
@@ -478,12 +478,12 @@ async fn a_marker_is_deleted_before_its_entry() {
     process.store.decisions().decide(txn, Decision::Abort).await.unwrap();
     let entry = entries(&world.objects).remove(0);
     world.clock.advance(DAY + PAST - Duration::from_secs(3600));
-    let early = process.store.sweep_once(at_once()).await.unwrap();
+    let early = process.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!(early.entries_seen, 0, "{early:?}");
     world.clock.advance(Duration::from_secs(3600));
     let changes = changes(&world.objects);
-    let report = process.store.sweep_once(at_once()).await.unwrap();
-    assert_eq!((report.markers_deleted, report.entries_deleted, report.failures), (1, 1, 0), "{report:?}");
+    let report = process.store.sweeper().run_once(at_once()).await.unwrap();
+    assert_eq!((report.of("decision").deleted, report.entries_deleted, report.failures), (1, 1, 0), "{report:?}");
     assert_eq!(named(&changes), [(Op::Delete, format!(".txn-decisions/m/{txn}")), (Op::Delete, entry)]);
     assert_eq!(process.store.decisions().decision(txn).await.unwrap(), Told::Forgotten);
 }
@@ -497,10 +497,10 @@ async fn an_entry_outlives_a_marker_whose_deletion_was_not_confirmed() {
         decisions.decide(decisions.begin(), Decision::Commit).await.unwrap();
         world.clock.advance(DAY + PAST);
         world.objects.faults().script(Rule::once(Op::Delete, fault).on(".txn-decisions/m/"));
-        let report = process.store.sweep_once(at_once()).await.unwrap();
-        assert_eq!((report.markers_deleted, report.entries_deleted, report.failures), (0, 0, 1), "{report:?}");
+        let report = process.store.sweeper().run_once(at_once()).await.unwrap();
+        assert_eq!((report.of("decision").deleted, report.entries_deleted, report.failures), (0, 0, 1), "{report:?}");
         assert_eq!(entries(&world.objects).len(), 1);
-        let report = process.store.sweep_once(at_once()).await.unwrap();
+        let report = process.store.sweeper().run_once(at_once()).await.unwrap();
         assert_eq!((report.entries_deleted, report.failures), (1, 0), "{report:?}");
         assert!(!world.objects.names().iter().any(|name| name.starts_with(".txn-decisions/")));
     }
@@ -517,8 +517,8 @@ async fn a_marker_filed_under_a_later_hour_loses_only_this_entry() {
     // Another decider filed it, and lost.
     world.objects.put_object(&format!(".txn-decisions/e/{HOUR}/{txn}"), "{}");
     world.clock.advance(PAST);
-    let report = process.store.sweep_once(at_once()).await.unwrap();
-    assert_eq!((report.entries_seen, report.markers_deleted, report.entries_deleted), (1, 0, 1), "{report:?}");
+    let report = process.store.sweeper().run_once(at_once()).await.unwrap();
+    assert_eq!((report.entries_seen, report.of("decision").deleted, report.entries_deleted), (1, 0, 1), "{report:?}");
     assert_eq!(entries(&world.objects), own);
     assert_eq!(world.process().await.store.decisions().decision(txn).await.unwrap(), Told::Committed);
 }
@@ -531,7 +531,7 @@ async fn an_entry_of_a_transaction_that_was_never_decided_is_deleted() {
     world.objects.put_object(&format!(".txn-decisions/e/{HOUR}/{txn}"), "{}");
     world.objects.put_object(&format!(".txn-decisions/e/{HOUR}/no-transaction"), "{}");
     world.clock.advance(PAST);
-    let report = process.store.sweep_once(at_once()).await.unwrap();
+    let report = process.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!((report.entries_deleted, report.entries_kept, report.failures), (1, 1, 1), "{report:?}");
 }
 
@@ -559,7 +559,7 @@ async fn a_listing_that_is_old_torn_out_of_order_or_doubled_costs_another_pass_a
     let past = || entries(&world.objects).iter().filter(|name| name.contains(HOUR)).count();
     let mut passes = 0;
     while past() > 0 {
-        sweeping.sweep_once(at_once()).await.unwrap();
+        sweeping.sweeper().run_once(at_once()).await.unwrap();
         passes += 1;
         assert!(passes < 100, "{} are left", past());
     }
@@ -578,17 +578,17 @@ async fn where_listing_is_denied_leases_work_and_where_deleting_is_denied_ended_
     take(&leases, "a").await;
     bed.clock.advance(PAST);
     bed.server.deny(Op::List);
-    let error = bed.store.sweep_once(at_once()).await.unwrap_err();
+    let error = bed.store.sweeper().run_once(at_once()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     take(&leases, "b").await;
     bed.server.allow(Op::List);
     bed.server.deny(Op::Delete);
-    let report = bed.store.sweep_once(at_once()).await.unwrap();
-    assert_eq!((report.leases_cleared, report.entries_deleted, report.failures), (1, 0, 1), "{report:?}");
+    let report = bed.store.sweeper().run_once(at_once()).await.unwrap();
+    assert_eq!((report.of("lease").cleared, report.entries_deleted, report.failures), (1, 0, 1), "{report:?}");
     assert!(report.last_error.is_some_and(|error| error.contains("AccessDenied") || error.contains("denied")));
     bed.server.allow(Op::Delete);
-    let report = bed.store.sweep_once(at_once()).await.unwrap();
-    assert_eq!((report.leases_cleared, report.entries_deleted, report.failures), (0, 1, 0), "{report:?}");
+    let report = bed.store.sweeper().run_once(at_once()).await.unwrap();
+    assert_eq!((report.of("lease").cleared, report.entries_deleted, report.failures), (0, 1, 0), "{report:?}");
 }
 
 #[tokio::test]
@@ -602,14 +602,15 @@ async fn two_sweepers_at_once_clear_every_lease_exactly_once() {
     let (one, other) = (world.process().await, world.process().await);
     // Both have read and judged before either of them swaps.
     world.objects.faults().script(Rule::always(Op::Put, Fault::Delay(Duration::from_millis(1))).on("meta/"));
-    let sweep = |store: leasehold::Store| tokio::spawn(async move { store.sweep_once(at_once()).await.unwrap() });
+    let sweep =
+        |store: leasehold::Store| tokio::spawn(async move { store.sweeper().run_once(at_once()).await.unwrap() });
     let (first, second) = (sweep(one.store.clone()), sweep(other.store.clone()));
     while !(first.is_finished() && second.is_finished()) {
         world.clock.advance(Duration::from_millis(1));
         crate::common::calm().await;
     }
     let (first, second) = (first.await.unwrap(), second.await.unwrap());
-    assert_eq!(first.leases_cleared + second.leases_cleared, 20, "{first:?} {second:?}");
+    assert_eq!(first.of("lease").cleared + second.of("lease").cleared, 20, "{first:?} {second:?}");
     assert!(first.entries_kept + second.entries_kept > 0, "they met: {first:?} {second:?}");
     assert_eq!(first.failures + second.failures, 0);
     assert_eq!(entries(&world.objects), Vec::<String>::new());

@@ -78,7 +78,7 @@ async fn first_read(world: &World, store: &Store) {
 #[tokio::test]
 async fn nothing_runs_before_the_grace_is_over() {
     let (world, store) = with_entries(3, |_| {}).await;
-    let _sweeper = store.start_sweeper();
+    let _sweeper = store.sweeper().start();
     settle().await;
     let before = store.requests();
     pass(&world, IDLE_GRACE - SECOND, SECOND).await;
@@ -92,26 +92,29 @@ async fn nothing_runs_before_the_grace_is_over() {
 #[tokio::test]
 async fn whoever_looks_sees_what_it_is_doing_and_how_its_runs_ended() {
     let (world, store) = with_entries(3, |_| {}).await;
-    let _sweeper = store.start_sweeper();
+    let _sweeper = store.sweeper().start();
     settle().await;
-    assert_eq!((store.sweeper().running, store.sweeper().rests_until, store.sweeper().runs.len()), (false, None, 0));
+    assert_eq!(
+        (store.sweeper().state().running, store.sweeper().state().rests_until, store.sweeper().state().runs.len()),
+        (false, None, 0)
+    );
     pass(&world, IDLE_GRACE, SECOND).await;
-    assert!(store.sweeper().running);
+    assert!(store.sweeper().state().running);
     pass(&world, SECOND, TENTH).await;
-    let seen = store.sweeper();
+    let seen = store.sweeper().state();
     assert!(!seen.running && seen.rests_until > Some(world.clock.wall()), "{seen:?}");
     assert_eq!((seen.runs[0].report.entries_deleted, seen.runs[0].by_hand), (3, false));
-    store.sweep_once(super::at_once().dry_run()).await.unwrap();
-    assert_eq!(store.sweeper().runs.len(), 1, "a dry run has done nothing");
-    store.sweep_once(super::at_once()).await.unwrap();
-    let seen = store.sweeper();
+    store.sweeper().run_once(super::at_once().dry_run()).await.unwrap();
+    assert_eq!(store.sweeper().state().runs.len(), 1, "a dry run has done nothing");
+    store.sweeper().run_once(super::at_once()).await.unwrap();
+    let seen = store.sweeper().state();
     assert_eq!((seen.runs.len(), seen.runs[0].by_hand, seen.runs[0].ended_at), (2, true, world.clock.wall()));
 }
 
 #[tokio::test]
 async fn an_operation_before_the_grace_is_over_makes_it_begin_anew() {
     let (world, store) = with_entries(1, |_| {}).await;
-    let _sweeper = store.start_sweeper();
+    let _sweeper = store.sweeper().start();
     settle().await;
     pass(&world, IDLE_GRACE - SECOND, SECOND).await;
     store.leases("default").unwrap().get(&key("x")).await.unwrap();
@@ -125,7 +128,7 @@ async fn an_operation_before_the_grace_is_over_makes_it_begin_anew() {
 #[tokio::test]
 async fn one_operation_during_a_run_stops_it_before_the_next_entry_and_it_resumes_behind_the_last_one_judged() {
     let (world, store) = with_entries(10, |_| {}).await;
-    let _sweeper = store.start_sweeper();
+    let _sweeper = store.sweeper().start();
     settle().await;
     let before = reads(&store);
     pass(&world, IDLE_GRACE, SECOND).await;
@@ -154,7 +157,7 @@ async fn a_pass_by_hand_heeds_activity_only_when_asked_to() {
         let options = if heeds { options.heed_activity() } else { options };
         let sweep = tokio::spawn({
             let store = store.clone();
-            async move { store.sweep_once(options).await.unwrap() }
+            async move { store.sweeper().run_once(options).await.unwrap() }
         });
         settle().await;
         first_read(&world, &store).await;
@@ -173,7 +176,7 @@ async fn a_tick_that_finds_a_run_under_way_skips_and_the_pace_holds() {
         (sweep.max_ops_per_run, sweep.max_runtime_per_run, sweep.page_size) = (2000, 10 * MINUTE, 1000);
     };
     let (world, store) = with_entries(1000, longest).await;
-    let (_one, _other) = (store.start_sweeper(), store.start_sweeper());
+    let (_one, _other) = (store.sweeper().start(), store.sweeper().start());
     settle().await;
     let before = reads(&store);
     pass(&world, IDLE_GRACE, SECOND).await;
@@ -192,13 +195,13 @@ async fn a_tick_that_finds_a_run_under_way_skips_and_the_pace_holds() {
 #[tokio::test]
 async fn a_run_does_no_more_than_it_may_and_listings_count() {
     let (world, store) = with_entries(20, |sweep| sweep.max_ops_per_run = 7).await;
-    let _sweeper = store.start_sweeper();
+    let _sweeper = store.sweeper().start();
     settle().await;
     pass(&world, IDLE_GRACE, SECOND).await;
     // Three listings (the namespaces, ours and theirs) and twenty entries.
     for (ops, ended) in [(7, StoppedBy::Ops), (7, StoppedBy::Ops), (7, StoppedBy::Ops), (2, StoppedBy::Complete)] {
         pass(&world, 2 * SECOND, TENTH).await;
-        let last = store.sweeper().runs[0].report.clone();
+        let last = store.sweeper().state().runs[0].report.clone();
         assert_eq!((last.entries_seen + last.lists, last.stopped_by), (ops, Some(ended)), "{last:?}");
         pass(&world, 28 * SECOND + 6 * TENTH, SECOND).await;
     }
@@ -209,14 +212,14 @@ async fn a_run_does_no_more_than_it_may_and_listings_count() {
 async fn a_run_takes_no_longer_than_it_may() {
     let slow = |sweep: &mut SweepSettings| (sweep.op_delay, sweep.max_runtime_per_run) = (SECOND, 10 * SECOND);
     let (world, store) = with_entries(30, slow).await;
-    let _sweeper = store.start_sweeper();
+    let _sweeper = store.sweeper().start();
     settle().await;
     pass(&world, IDLE_GRACE, SECOND).await;
     pass(&world, 10 * SECOND - MILLI, SECOND).await;
     assert_eq!(runs(&store), 0);
     pass(&world, MILLI, MILLI).await;
     assert_eq!(store.stats().sweeps_ended_by_time, 1);
-    let last = store.sweeper().runs[0].report.clone();
+    let last = store.sweeper().state().runs[0].report.clone();
     assert_eq!(last.entries_seen + last.lists, 10, "{last:?}");
     assert_eq!(store.stats().entries_deleted, last.entries_seen);
 }
@@ -229,7 +232,7 @@ async fn listings_go_at_the_same_pace_as_entries() {
     }
     world.clock.advance(PAST);
     let store = seeded(&world.objects, &world.clock, 1, settings(|_| {})).await;
-    let _sweeper = store.start_sweeper();
+    let _sweeper = store.sweeper().start();
     settle().await;
     let before = store.requests();
     pass(&world, IDLE_GRACE, SECOND).await;
@@ -243,7 +246,7 @@ async fn listings_go_at_the_same_pace_as_entries() {
 #[tokio::test]
 async fn stopping_does_not_wait_for_the_pace_and_deletes_what_was_judged() {
     let (world, store) = with_entries(10, |_| {}).await;
-    let sweeper = store.start_sweeper();
+    let sweeper = store.sweeper().start();
     settle().await;
     pass(&world, IDLE_GRACE, SECOND).await;
     first_read(&world, &store).await;
@@ -264,7 +267,7 @@ async fn stopping_finishes_the_entry_in_hand() {
     }
     world.clock.advance(PAST);
     let store = seeded(&world.objects, &world.clock, 1, settings(|_| {})).await;
-    let sweeper = store.start_sweeper();
+    let sweeper = store.sweeper().start();
     settle().await;
     world.objects.faults().script(Rule::once(Op::Put, Fault::Delay(SECOND)).on("meta/a"));
     pass(&world, IDLE_GRACE, SECOND).await;
@@ -284,12 +287,12 @@ async fn a_store_that_fails_in_the_middle_of_a_pass_keeps_nothing_that_was_judge
     let (world, store) = with_entries(1500, |_| {}).await;
     let failing = Rule::always(Op::List, Fault::Refuse(Answer::Status(500))).on("default/.lease-index");
     world.objects.faults().script(failing.after(1));
-    let report = store.sweep_once(super::at_once()).await.unwrap();
+    let report = store.sweeper().run_once(super::at_once()).await.unwrap();
     assert_eq!(report.stopped_by, Some(StoppedBy::Error), "{report:?}");
     assert_eq!(report.entries_deleted, report.entries_seen);
     assert!(report.entries_deleted >= 750, "{report:?}");
     world.objects.faults().clear();
-    let report = store.sweep_once(super::at_once()).await.unwrap();
+    let report = store.sweeper().run_once(super::at_once()).await.unwrap();
     assert_eq!(report.stopped_by, Some(StoppedBy::Complete));
     assert_eq!(entries(&world.objects), Vec::<String>::new());
 }
@@ -299,14 +302,14 @@ async fn a_listing_that_breaks_off_between_two_pages_is_taken_up_again() {
     let (world, store) = with_entries(1500, |_| {}).await;
     let failing = Rule::once(Op::List, Fault::Refuse(Answer::Status(500))).on("default/.lease-index");
     world.objects.faults().script(failing.after(1));
-    let report = store.sweep_once(super::at_once()).await.unwrap();
+    let report = store.sweeper().run_once(super::at_once()).await.unwrap();
     assert_eq!((report.stopped_by, report.entries_deleted), (Some(StoppedBy::Complete), 1500), "{report:?}");
 }
 
 #[tokio::test]
 async fn after_a_complete_pass_no_request_is_made_until_the_next_hour_is_due() {
     let (world, store) = with_entries(3, |_| {}).await;
-    let _sweeper = store.start_sweeper();
+    let _sweeper = store.sweeper().start();
     settle().await;
     pass(&world, IDLE_GRACE + SECOND, TENTH).await;
     assert_eq!(store.stats().sweeps_complete, 1);
@@ -331,7 +334,7 @@ async fn a_fleet_does_not_wake_at_once() {
     let mut stores = Vec::new();
     for seed in 0..20 {
         let store = seeded(&world.objects, &world.clock, seed, Settings::default()).await;
-        stores.push((store.start_sweeper(), store));
+        stores.push((store.sweeper().start(), store));
     }
     settle().await;
     pass(&world, IDLE_GRACE, SECOND).await;
@@ -357,7 +360,7 @@ async fn where_no_listing_is_allowed_it_says_so_once_and_rests_while_leases_work
     let (world, store) = with_entries(5, |_| {}).await;
     world.objects.faults().script(Rule::always(Op::List, Fault::Refuse(Answer::Status(403))));
     let before = store.requests();
-    let _sweeper = store.start_sweeper();
+    let _sweeper = store.sweeper().start();
     settle().await;
     pass(&world, 6 * 60 * MINUTE, 10 * SECOND).await;
     assert_eq!(said.count(&["may not list"]), 1);
@@ -378,7 +381,7 @@ async fn where_no_deleting_is_allowed_it_says_so_once_and_what_was_judged_waits(
     let _guard = tracing::subscriber::set_default(said.clone());
     let (world, store) = with_entries(5, |_| {}).await;
     world.objects.faults().script(Rule::always(Op::Delete, Fault::Refuse(Answer::Status(403))));
-    let _sweeper = store.start_sweeper();
+    let _sweeper = store.sweeper().start();
     settle().await;
     pass(&world, 6 * 60 * MINUTE, 10 * SECOND).await;
     assert!(store.stats().sweep_failures > 1, "it has tried again");
@@ -394,7 +397,7 @@ async fn in_a_cluster_with_one_sweeper_only_one_sweeps_at_a_time() {
     let alone = |sweep: &mut SweepSettings| sweep.cluster_singleton = true;
     let (world, one) = with_entries(100, alone).await;
     let other = seeded(&world.objects, &world.clock, 2, settings(alone)).await;
-    let (_first, _second) = (one.start_sweeper(), other.start_sweeper());
+    let (_first, _second) = (one.sweeper().start(), other.sweeper().start());
     settle().await;
     pass(&world, IDLE_GRACE, SECOND).await;
     let swept = || (one.stats().entries_deleted, other.stats().entries_deleted);
@@ -414,7 +417,7 @@ async fn in_a_cluster_with_one_sweeper_only_one_sweeps_at_a_time() {
 #[tokio::test]
 async fn taking_turns_is_no_activity() {
     let (world, store) = with_entries(300, |sweep| sweep.cluster_singleton = true).await;
-    let _sweeper = store.start_sweeper();
+    let _sweeper = store.sweeper().start();
     settle().await;
     pass(&world, IDLE_GRACE + 2 * MINUTE, TENTH).await;
     assert_eq!(store.idle_for(), IDLE_GRACE + 2 * MINUTE);
@@ -425,7 +428,7 @@ async fn taking_turns_is_no_activity() {
 #[tokio::test]
 async fn an_operation_while_the_turn_is_being_taken_stops_the_run_before_its_first_entry() {
     let (world, store) = with_entries(3, |sweep| sweep.cluster_singleton = true).await;
-    let _sweeper = store.start_sweeper();
+    let _sweeper = store.sweeper().start();
     settle().await;
     world.objects.faults().script(Rule::once(Op::Put, Fault::Delay(2 * SECOND)).on(".leasehold/meta/"));
     pass(&world, IDLE_GRACE + SECOND, SECOND).await;
@@ -437,7 +440,7 @@ async fn an_operation_while_the_turn_is_being_taken_stops_the_run_before_its_fir
 #[tokio::test]
 async fn it_slows_down_when_the_store_asks_for_patience_and_recovers() {
     let (world, store) = with_entries(100, |_| {}).await;
-    let _sweeper = store.start_sweeper();
+    let _sweeper = store.sweeper().start();
     settle().await;
     world.objects.faults().script(Rule::once(Op::Get, Fault::Refuse(Answer::Status(503))).on("meta/"));
     let before = reads(&store);
@@ -465,7 +468,7 @@ async fn a_clock_that_was_a_day_ahead_and_is_mended_costs_the_sweeper_no_day() {
     let clock = leasehold::testkit::TestClock::at(world.clock.wall());
     let store = Store::builder().object_store(Arc::new(world.objects.clone())).lists_in_order();
     let store = store.clock(Arc::new(clock.clone())).settings(settings(|_| {})).open().await.unwrap();
-    let _sweeper = store.start_sweeper();
+    let _sweeper = store.sweeper().start();
     settle().await;
     clock.step_wall(24 * 3600 * 1000);
     let both = async |time: Duration| {
@@ -485,7 +488,7 @@ async fn a_clock_that_was_a_day_ahead_and_is_mended_costs_the_sweeper_no_day() {
 #[tokio::test]
 async fn a_sweeper_whose_handle_was_dropped_ends_with_its_store() {
     let (world, store) = with_entries(3, |_| {}).await;
-    drop(store.start_sweeper());
+    drop(store.sweeper().start());
     settle().await;
     pass(&world, IDLE_GRACE + SECOND, TENTH).await;
     assert_eq!(store.stats().entries_deleted, 3, "it runs on while the store is open");
@@ -500,7 +503,7 @@ async fn a_sweeper_whose_handle_was_dropped_ends_with_its_store() {
 async fn a_store_that_is_down_is_asked_less_and_less_often() {
     let (world, store) = with_entries(3, |_| {}).await;
     world.objects.faults().script(Rule::always(Op::List, Fault::Refuse(Answer::Status(503))));
-    let _sweeper = store.start_sweeper();
+    let _sweeper = store.sweeper().start();
     settle().await;
     let before = store.requests();
     pass(&world, 180 * MINUTE, 10 * SECOND).await;
@@ -523,9 +526,9 @@ async fn a_namespace_that_cannot_be_listed_does_not_keep_the_others_waiting() {
     for denied in ["a/.lease-index", "c/.lease-index"] {
         world.objects.faults().script(Rule::always(Op::List, Fault::Refuse(Answer::Status(503))).on(denied));
     }
-    let report = store.sweep_once(SweepOptions::new().dry_run().op_delay(Duration::ZERO)).await.unwrap();
+    let report = store.sweeper().run_once(SweepOptions::new().dry_run().op_delay(Duration::ZERO)).await.unwrap();
     assert_eq!((report.entries_seen, report.failures, report.stopped_by), (3, 2, Some(StoppedBy::Error)), "{report:?}");
-    let _sweeper = store.start_sweeper();
+    let _sweeper = store.sweeper().start();
     let left = || entries(&world.objects).into_iter().filter(|name| name.starts_with("b/")).count();
     pass(&world, IDLE_GRACE + MINUTE, SECOND).await;
     assert_eq!((left(), entries(&world.objects).len()), (0, 6));

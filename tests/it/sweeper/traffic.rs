@@ -4,7 +4,7 @@ use super::{PAST, at_once, entries, seeded};
 use crate::common::{calm, key};
 use crate::processes::World;
 use leasehold::{
-    Bucket, Generator, Leases, Settings, Store,
+    Generator, Hour, Leases, Settings, Store,
     clock::Clock,
     lease::{Acquired, Grant, Renewed, Request},
     testkit::{Fault, Rates, SeededGenerator, TestClock},
@@ -125,7 +125,7 @@ async fn no_live_lease_is_cleared_by_a_sweeper_that_never_rests_and_in_the_end_n
         let (store, seen) = (sweeping.clone(), Arc::clone(&seen));
         async move {
             while !seen.stop.load(Relaxed) {
-                let report = store.sweep_once(at_once()).await.unwrap();
+                let report = store.sweeper().run_once(at_once()).await.unwrap();
                 assert_eq!(report.failures, 0, "{report:?}");
                 tokio::task::yield_now().await;
             }
@@ -157,8 +157,8 @@ async fn no_live_lease_is_cleared_by_a_sweeper_that_never_rests_and_in_the_end_n
 
     objects.faults().clear();
     clock.advance(PAST + Duration::from_secs(3600));
-    sweeping.sweep_once(at_once()).await.unwrap();
-    let now = Bucket::of(clock.wall()).unwrap().to_string();
+    sweeping.sweeper().run_once(at_once()).await.unwrap();
+    let now = Hour::of(clock.wall()).unwrap().to_string();
     let past: Vec<String> =
         entries(objects).into_iter().filter(|name| *name.split('/').nth(2).unwrap() < *now).collect();
     assert_eq!(past, Vec::<String>::new());

@@ -104,17 +104,17 @@ async fn a_bucket_that_vanishes_under_an_open_store_is_no_bucket_of_missing_reco
     let builder = Store::builder().object_store(Arc::new(bucket.clone())).shares_our_clock().probing(Probing::Never);
     let store = builder.clock(Arc::new(world.clock.clone())).open().await.unwrap();
     bucket.gone.store(true, SeqCst);
-    let error = store.sweep_once(at_once()).await.unwrap_err();
+    let error = store.sweeper().run_once(at_once()).await.unwrap_err();
     assert!(error.to_string().contains("NoSuchBucket") || error.to_string().contains("bucket"), "{error}");
     // The worst of it: entries are listed, and every record is answered with a 404.
     bucket.lists.store(true, SeqCst);
-    let report = store.sweep_once(at_once()).await.unwrap();
+    let report = store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!((report.entries_seen, report.entries_deleted, report.failures), (2, 0, 2), "{report:?}");
     let leases = store.leases("default").unwrap();
     assert!(leases.acquire(&key("a"), &request()).await.is_err());
     assert!(store.decisions().forget(txn).await.is_err(), "nobody has deleted it");
     assert_eq!(entries(&world.objects).len(), 3);
     bucket.gone.store(false, SeqCst);
-    let report = store.sweep_once(at_once()).await.unwrap();
-    assert_eq!((report.leases_cleared, report.entries_deleted), (2, 2), "{report:?}");
+    let report = store.sweeper().run_once(at_once()).await.unwrap();
+    assert_eq!((report.of("lease").cleared, report.entries_deleted), (2, 2), "{report:?}");
 }

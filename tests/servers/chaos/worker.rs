@@ -213,9 +213,9 @@ impl Worker {
     async fn sweep(&mut self, store: &Store) {
         let began = micros();
         let options = SweepOptions::new().op_delay(Duration::ZERO).max_ops(20);
-        match store.sweep_once(options).await {
+        match store.sweeper().run_once(options).await {
             Ok(report) => {
-                let (cleared, deleted) = (report.leases_cleared, report.entries_deleted);
+                let (cleared, deleted) = (report.of("lease").cleared, report.entries_deleted);
                 let (kept, failures) = (report.entries_kept, report.failures);
                 self.say(began, Event::Swept { cleared, deleted, kept, failures });
             }

@@ -21,13 +21,13 @@ pub(crate) async fn run(task: &Task) -> Result<serde_json::Value> {
     let store = if task.workload == "forgotten" { decided(task).await? } else { leased(task).await? };
     ready();
     let began = SystemClock::new().monotonic();
-    let report = store.sweep_once(SweepOptions::new().op_delay(Duration::ZERO)).await?;
+    let report = store.sweeper().run_once(SweepOptions::new().op_delay(Duration::ZERO)).await?;
     Ok(json!({
         "operations": report.entries_deleted,
         "errors": report.failures,
         "seconds": SystemClock::new().monotonic().since(began).as_secs_f64(),
-        "cleared": report.leases_cleared,
-        "markers": report.markers_deleted,
+        "cleared": report.of("lease").cleared,
+        "markers": report.of("decision").deleted,
     }))
 }
 

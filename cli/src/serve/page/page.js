@@ -368,7 +368,10 @@ function showSweeper(data) {
     const row = make("li");
     const report = run.report;
     const parts = [`${number(report.entries_seen)} looked at`];
-    if (report.leases_cleared) parts.push(`${number(report.leases_cleared)} leases cleared`);
+    for (const [kind, swept] of Object.entries(report.kinds)) {
+      if (swept.cleared) parts.push(`${number(swept.cleared)} ${kind} cleared`);
+      if (swept.deleted) parts.push(`${number(swept.deleted)} ${kind} deleted`);
+    }
     if (report.entries_deleted) parts.push(`${number(report.entries_deleted)} entries deleted`);
     if (report.failures) parts.push(`${number(report.failures)} failed`);
     const what = make("span", "what", parts.join(", "));

@@ -1,0 +1,163 @@
+//! Leases as a kind of record: what the sweeper, fsck and `store.json` know of them.
+
+use super::{
+    ended::{State, Watched},
+    engine::Engine,
+    flight::{Flight, Intent},
+    layout,
+    record::{self, Record},
+    settings,
+};
+use crate::{
+    Decoded, Error, Hour, Key, Namespace, Result,
+    kind::{Content, Context, Declaration, Entry, Finding, Kind, Object, Swept, Verdict},
+    storage::{
+        Name,
+        cas::{Outcome, Slot},
+    },
+};
+use async_trait::async_trait;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// Of leases that could not be judged, so many are remembered from one pass to the next.
+const MOST_WATCHED: usize = 10_000;
+
+/// How long after the end of its hour the lease of an entry has certainly been over for as long as stamps need.
+const SETTLED_AFTER: Duration = Duration::from_secs(300);
+
+pub(crate) static DECLARATION: Declaration =
+    Declaration { name: "lease", folders: layout::folders, is_record: layout::is_record, shared: settings::RULES };
+
+#[derive(Debug)]
+pub(crate) struct LeaseKind {
+    pub(super) engine: Arc<Engine>,
+    /// What could not be judged by clocks, by the record's name. Found unchanged for long enough, it has ended.
+    watched: Mutex<BTreeMap<Name, Watched>>,
+}
+
+impl LeaseKind {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        Self { engine, watched: Mutex::default() }
+    }
+
+    fn watched(&self) -> MutexGuard<'_, BTreeMap<Name, Watched>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers a lease that is in the way and cannot be judged.
+    fn watch(&self, name: Name, there: Watched) {
+        let mut watched = self.watched();
+        if watched.len() < MOST_WATCHED || watched.contains_key(&name) {
+            let first = watched.get(&name).copied();
+            watched.insert(name, there.or_since(first));
+        }
+    }
+
+    /// The key that an entry stands for; where its name is a hash, only the record says. `None` if there is no record.
+    async fn key(&self, entry: &Entry<'_>) -> Result<Option<Key>> {
+        match Key::from_name(entry.name) {
+            Ok(Decoded::Key(key)) => return Ok(Some(key)),
+            Ok(Decoded::Hashed) => {}
+            Err(error) => return Err(Error::corrupt(error.to_string())),
+        }
+        let name = layout::record(&entry.folder.top, entry.name);
+        let Some(fetched) = self.engine.backend.get(&name).await? else { return Ok(None) };
+        let unreadable = |why| Error::corrupt(format!("the record {name} cannot be read: {why}"));
+        let (key, _) = record::decode(fetched.body).map_err(unreadable)?;
+        if key.name() != entry.name {
+            return Err(Error::corrupt(format!("the record {name} is that of another key, {key}")));
+        }
+        Ok(Some(key))
+    }
+}
+
+#[async_trait]
+impl Kind for LeaseKind {
+    fn declaration(&self) -> &'static Declaration {
+        &DECLARATION
+    }
+
+    async fn check(&self, object: &Object<'_>, cx: &Context) -> Result<Option<Finding>> {
+        let namespace = Namespace::trusted(&object.folder.top);
+        match object.folder.content {
+            Content::Records => self.check_record(object, namespace, cx.repairs()).await,
+            _ => self.check_entry(object, namespace, cx.repairs()).await,
+        }
+    }
+
+    fn swept(&self, swept: &Swept) {
+        self.engine.counters.cleared_by_sweeper(swept.cleared);
+    }
+
+    async fn settle(&self, entry: &Entry<'_>, cx: &Context) -> Result<Verdict> {
+        let dry_run = cx.dry_run();
+        let engine = &self.engine;
+        let key = match self.key(entry).await? {
+            Some(key) => key,
+            None => return Ok(Verdict::Stale),
+        };
+        let cell = engine.cells.get(&Namespace::trusted(&entry.folder.top), &key);
+        if !dry_run {
+            // One time object for all entries of a run: it is written before their records are read.
+            engine.backend.stamp_from(entry.hour.end().plus(SETTLED_AFTER)).await?;
+        }
+        // From before the read until after the swap: nothing of this process comes in between.
+        let core = engine.hold(&cell).await?;
+        let mut flight = Flight::new(engine, &cell, core, Intent::Nothing);
+        let watched =
+            self.watched().get(&cell.slot.name()).and_then(|watched| watched.long_enough(engine.now().moment));
+        engine.read(&cell, flight.core()).await?;
+        let Some(record) = flight.core().record() else { return Ok(Verdict::Stale) };
+        let Some(lease) = &record.lease else { return Ok(Verdict::Stale) };
+        if Hour::of(lease.expires)? > entry.hour {
+            return Ok(Verdict::Stale);
+        }
+        let there = Watched::new(lease, engine.now().moment, &engine.bounds());
+        if !dry_run && engine.backend.is_on_this_host() {
+            engine.second_look(&mut flight, watched).await?;
+        }
+        match engine.judge(flight.core(), engine.now(), watched) {
+            State::Ended(_) => {}
+            // It looks over, and nobody is asked for the second word.
+            State::MayHaveEnded(_) if dry_run => {}
+            _ => {
+                self.watch(cell.slot.name(), there);
+                return Ok(Verdict::Kept);
+            }
+        }
+        if dry_run {
+            return Ok(Verdict::Cleared);
+        }
+        if let Some(record) = flight.core().record() {
+            engine.may_change(&key, record)?;
+        }
+        self.watched().remove(&cell.slot.name());
+        let now = engine.now();
+        let epoch = engine.shared.epoch;
+        let build = |base: Option<&Record>, stamp| Record {
+            waiting: None,
+            epoch,
+            ..Record::without_lease(base, stamp, now.wall)
+        };
+        let outcome = flight.attempt(engine.settings.request_timeout, now, build).await;
+        flight.settled();
+        match outcome {
+            Outcome::Won(seen, _) => {
+                flight.core().learn(Some(seen))?;
+                Ok(Verdict::Cleared)
+            }
+            Outcome::Lost(there) => {
+                flight.core().learn(there)?;
+                Ok(Verdict::Kept)
+            }
+            Outcome::Unknown(error) => {
+                flight.core().forget();
+                Err(error)
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The order of the rooms: which module may look at which, and which of them know no kind of record by name.
+//!
+//! `LEASEHOLD_UPDATE_DOCS=1 cargo test --test house` writes the graph into `docs/ARCHITECTURE.md`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
+
+mod graph;
+mod source;
+mod words;
+
+use graph::Graph;
+use source::Source;
+use std::{env, fs, path::Path};
+
+/// From top to bottom. A room looks only at rooms that stand below its own line.
+const LAYERS: &[&[&str]] = &[
+    &["testkit"],
+    &["store"],
+    &["decision", "lease"],
+    &["fsck", "sweep"],
+    &["kind"],
+    &["index", "shared"],
+    &["storage"],
+];
+
+/// Whatever is not named above is a small value without requests. Among themselves they only must not form a cycle.
+const VALUES: &str = "values";
+
+/// These know the trait of a kind, and no kind by name.
+const KIND_BLIND: &[&str] = &["fsck", "index", "kind", "shared", "storage", "sweep"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn graph() -> Graph {
+    Graph::of(&Source::read(&root().join("src")))
+}
+
+#[test]
+fn no_room_looks_up_and_none_looks_at_itself_through_others() {
+    let graph = graph();
+    assert_eq!(graph.upward(LAYERS), Vec::<String>::new(), "a room looks only downwards");
+    assert_eq!(graph.cycle(), None, "modules that look at each other are one module");
+}
+
+#[test]
+fn an_upward_edge_and_a_cycle_are_found() {
+    let source = |uses: &str| Source::of("storage", &format!("use crate::{{Error, {uses}}};\n"));
+    let mut up = Graph::of(&[source("lease::Engine"), Source::of("lease", "use crate::storage::Backend;")]);
+    assert_eq!(up.upward(LAYERS), ["storage looks up at lease"]);
+    assert_eq!(up.cycle().as_deref(), Some("lease -> storage -> lease"));
+    up = Graph::of(&[source("clock::Timestamp"), Source::of("clock", "fn f() { crate::fence::g() }")]);
+    assert_eq!((up.upward(LAYERS).len(), up.cycle()), (0, None));
+    // What is written for tests does not count.
+    let tested = Source::of("storage", "#[cfg(test)]\nmod tests {\n    use crate::store::Store;\n}\n");
+    assert_eq!(Graph::of(&[tested]).upward(LAYERS), Vec::<String>::new());
+}
+
+#[test]
+fn the_graph_in_the_documentation_is_that_of_the_code() {
+    let path = root().join("docs/ARCHITECTURE.md");
+    let text = fs::read_to_string(&path).unwrap();
+    let drawn = graph().draw(LAYERS, VALUES);
+    let (before, rest) = text.split_once(graph::BEGINS).expect("the page says where the graph begins");
+    let (_, after) = rest.split_once(graph::ENDS).expect("the page says where the graph ends");
+    let wanted = format!("{before}{}\n{drawn}{}{after}", graph::BEGINS, graph::ENDS);
+    if env::var_os("LEASEHOLD_UPDATE_DOCS").is_some() {
+        fs::write(&path, wanted).unwrap();
+    } else {
+        assert!(text == wanted, "docs/ARCHITECTURE.md does not show this graph:\n{drawn}");
+    }
+}
+
+#[test]
+fn rooms_that_know_no_kind_do_not_use_the_words_of_one() {
+    let sources = Source::read(&root().join("src"));
+    let blind = sources.iter().filter(|source| KIND_BLIND.contains(&source.room.as_str()));
+    let found: Vec<String> = blind.flat_map(words::of_a_kind).collect();
+    assert_eq!(found, Vec::<String>::new());
+}
+
+#[test]
+fn the_words_of_a_kind_are_found_in_names_comments_and_messages() {
+    let found = |text: &str| words::of_a_kind(&Source::of("sweep", text)).len();
+    for text in ["report.leases_cleared", "struct LeaseSweep;", "// decisions, too", "\"no marker\"", "fn txn()"] {
+        assert_eq!(found(text), 1, "{text}");
+    }
+    for text in ["leasehold", "LeaseholdError", "released()", "Planted::EntryBeforeMarker", "decided"] {
+        assert_eq!(found(text), 0, "{text}");
+    }
+}

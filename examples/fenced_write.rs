@@ -38,7 +38,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The first holder reads the balance and computes. It is paused right after it has checked that it may go on: so
     // its lease is not renewed either, which is why this example takes no guard.
     let first = Store::open(&url).await?.leases("default")?;
-    let request = Request::new(Duration::from_secs(1))?.owner("first")?;
+    let request = Request::new(Duration::from_secs(1)).owner("first");
     let stale = first.acquire(&key, &request).await?.granted().ok_or("nobody else is here")?;
     let computed = account.balance + 10;
     println!("first:  granted with fence {}, may go on: {}", stale.fence(), stale.is_valid());
@@ -46,7 +46,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // The second one waits until the lease has ended, and by a second more: clocks may differ.
     let second = Store::open(&url).await?.leases("default")?;
-    let request = Request::new(Duration::from_secs(10))?.owner("second")?;
+    let request = Request::new(Duration::from_secs(10)).owner("second");
     let waited = clock.monotonic();
     let grant = second.acquire_within(&key, &request, Duration::from_secs(10)).await?;
     let grant = grant.granted().ok_or("the lease did not end")?;

@@ -199,7 +199,7 @@ impl<'a> Transfer<'a> {
     async fn take_leases(&mut self, count: usize) -> Result<()> {
         let mut accounts = [self.from, self.to];
         accounts.sort_by(|one, other| one.key.as_bytes().cmp(other.key.as_bytes()));
-        let request = Request::new(Duration::from_secs(2))?.owner("coordinator")?;
+        let request = Request::new(Duration::from_secs(2)).owner("coordinator");
         for account in accounts.iter().take(count) {
             match self.leases.acquire_within(&account.key, &request, Duration::from_secs(30)).await? {
                 Acquired::Granted(grant) => self.grants.push(grant),

@@ -16,6 +16,11 @@ pub enum ErrorKind {
     /// This machine's clock and the store's differ by more than clocks may: mend the clock. Until then nothing is
     /// granted, taken over, decided or deleted; renewing, releasing and reading go on.
     Clock,
+    /// Another process holds the key, and the time that was given for waiting is over: wait longer, or do without.
+    /// [`Error::held`] says who holds it.
+    Held,
+    /// The lease ended while it was needed: stop what it protects, and lock again. [`Error::loss`] says how it was lost.
+    Lost,
     /// The store did not answer, or asked for patience, and nothing was changed as far as is known: try again later.
     Unavailable,
     /// A write may or may not have happened: read again before assuming either, or repeat the same request.
@@ -30,14 +35,31 @@ pub enum ErrorKind {
 impl ErrorKind {
     /// Whether the same call may succeed later without anybody fixing anything.
     pub fn is_retryable(self) -> bool {
-        matches!(self, Self::Unavailable | Self::Unknown | Self::Regressed)
+        matches!(self, Self::Unavailable | Self::Unknown | Self::Regressed | Self::Held)
     }
 }
 
 /// Why an operation could not be carried out.
 ///
-/// The message says what happened, to which key or object, and what to do next. Outcomes that are part of normal
-/// work, such as a lease held by somebody else, are not errors and have types of their own.
+/// The message says what happened, to which key or object, and what to do next; [`kind`](Self::kind) says the last of
+/// these to a program:
+///
+/// ```
+/// use leasehold::{ErrorKind, Store};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+/// let store = Store::open("memory://").await?;
+/// let error = store.lock("").await.unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Invalid);
+/// assert!(!error.is_retryable(), "the same call would fail again");
+/// assert_eq!(error.to_string(), "a key must not be empty: 1 to 1024 bytes are allowed");
+/// # Ok::<(), leasehold::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// In the calls that go one step at a time ([`acquire`](crate::Leases::acquire), [`renew`](crate::Leases::renew)) a lease
+/// that another process holds, or that is lost, is an outcome with a type of its own and not an error.
 #[derive(Debug, Clone)]
 pub struct Error {
     kind: ErrorKind,

@@ -199,11 +199,32 @@ impl TryFrom<KeyJson> for Key {
     }
 }
 
-impl TryFrom<&str> for Key {
+/// Whatever is bytes becomes a key, or an error that says why not.
+macro_rules! from_bytes {
+    ($($bytes:ty),+) => {$(
+        impl TryFrom<$bytes> for Key {
+            type Error = Error;
+
+            fn try_from(bytes: $bytes) -> Result<Self> {
+                Self::new(bytes)
+            }
+        }
+    )+};
+}
+
+from_bytes!(&str, String, &String, &[u8], Vec<u8>, &Vec<u8>);
+
+impl<const N: usize> TryFrom<&[u8; N]> for Key {
     type Error = Error;
 
-    fn try_from(text: &str) -> Result<Self> {
-        Self::new(text)
+    fn try_from(bytes: &[u8; N]) -> Result<Self> {
+        Self::new(bytes)
+    }
+}
+
+impl From<&Self> for Key {
+    fn from(key: &Self) -> Self {
+        key.clone()
     }
 }
 

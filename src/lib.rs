@@ -1,31 +1,43 @@
 //! Leases, transaction decisions and fencing tokens on nothing but an object store.
 //!
 //! S3, Google Cloud Storage, Azure Blob Storage or a local directory is all there is: no database, no server, no
-//! background scan. Everything that expires is settled by whoever touches it next, with a compare-and-swap, so being right
-//! never waits for a background job; an index filed by the hour of expiry lets an idle process tidy the rest.
+//! background scan. Everything that expires is settled by whoever touches it next, with a compare-and-swap, so correctness
+//! never depends on a background job; an index filed by the hour of expiry lets an idle process tidy the rest.
 //!
 //! # A lock
 //!
 //! ```
-//! use leasehold::{Key, Store, lease::{Locked, Request}};
-//! use std::time::Duration;
-//!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-//! let store = Store::open("memory://").await?; // s3://bucket/prefix, gs://…, az://…, file:///folder
-//! let leases = store.leases("default")?;
+//! # async fn import(_: leasehold::Fence) {}
+//! use leasehold::Store;
 //!
-//! let key = Key::new("orders/42")?;
-//! let request = Request::new(Duration::from_secs(30))?.owner("worker-7")?;
-//! match leases.lock(&key, &request, Duration::from_secs(10)).await? {
-//!     Locked::Granted(guard) => {
-//!         // The lease is kept alive until the guard is released. Before every effect on the outside:
-//!         assert!(guard.is_valid());
-//!         // …and let the resource refuse any fence lower than one that it has seen.
-//!         println!("fence {}", guard.fence());
-//!         guard.release().await?;
-//!     }
-//!     Locked::Held(held) => println!("held by {:?}, ask again in {:?}", held.by, held.retry_after),
-//! }
+//! let store = Store::open("memory://").await?; // s3://bucket/prefix, gs://…, az://…, file:///folder
+//! let guard = store.lock("orders/42").await?; // waits for it, and keeps it alive from then on
+//! guard.run(import(guard.fence())).await?; // stops the work with an error when the lease is lost
+//! guard.release().await?;
+//! # Ok::<(), leasehold::Error>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The fence is a number that rises with every grant of the key. Hand it to what the lock protects with every write, and let
+//! that refuse a fence lower than one that it has seen.
+//!
+//! ```
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! # use leasehold::{ErrorKind, Store};
+//! # use std::time::Duration;
+//! # let store = Store::open("memory://").await?;
+//! // Not at all, if another process has it:
+//! let Some(guard) = store.try_lock("orders/42").ttl(Duration::from_secs(10)).note("nightly").await? else {
+//!     return Ok(());
+//! };
+//!
+//! // For five seconds at most; the error says who has it:
+//! let error = store.lock("orders/42").within(Duration::from_millis(5)).await.unwrap_err();
+//! assert_eq!(error.kind(), ErrorKind::Held);
+//! println!("{error}"); // orders/42 is held by alice@laptop:4711 (fence …) until …; retry in …
+//! # drop(guard);
 //! # Ok::<(), leasehold::Error>(())
 //! # })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -45,10 +57,10 @@
 //! **A lease is not a mutex.** A holder can be paused between looking at its clock and acting. Only a resource that checks
 //! the fence is safe from that; see `examples/fenced_write.rs`.
 //!
-//! # The rooms
+//! # The modules
 //!
 //! - [`Store`]: opening, by URL or with a handle of your own; the probe that makes a store prove itself; request counts.
-//! - [`lease`]: acquire, wait, renew, release, guards.
+//! - [`lease`]: locks and their guards, elections, watching; and acquire, renew and release one step at a time.
 //! - [`decision`]: commit or abort, decided once.
 //! - [`sweep`]: the idle sweeper.
 //! - [`fsck`]: looking for damage, and repairing it.
@@ -103,6 +115,12 @@ pub use lease::Leases;
 pub use namespace::Namespace;
 pub use store::{Settings, Stats, Store, StoreBuilder};
 pub use ttl::Ttl;
+
+// Foreign types that occur in signatures: of these versions.
+pub use ::bytes::{self, Bytes};
+pub use ::futures_util::Stream;
+pub use ::object_store;
+pub use ::tokio_util::sync::CancellationToken;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

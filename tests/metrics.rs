@@ -39,14 +39,14 @@ async fn the_sweepers_work_is_scraped_with_the_right_values() {
     let builder = builder.kind(notes::Notes::new(&objects));
     let store = builder.probing(Probing::Never).clock(Arc::new(clock.clone())).open().await.unwrap();
     let (leases, decisions) = (store.leases("default").unwrap(), store.decisions());
-    let request = Request::new(Duration::from_secs(30)).unwrap();
+    let request = Request::new(Duration::from_secs(30));
     let take = async |name: &str| {
         leases.acquire(&Key::new(name).unwrap(), &request).await.unwrap().granted().expect("granted")
     };
 
     // Two decisions, and a day later five leases that end, one of which somebody else takes over; and one given back.
     for _ in 0..2 {
-        decisions.decide(decisions.begin(), Decision::Commit).await.unwrap();
+        let _ = decisions.decide(decisions.begin(), Decision::Commit).await.unwrap();
     }
     clock.advance(Duration::from_secs(24 * 3600));
     notes::write(&objects, "default", "old", clock.wall());
@@ -62,7 +62,7 @@ async fn the_sweepers_work_is_scraped_with_the_right_values() {
 
     // A run that somebody interrupts after its first entry; and one that is left alone.
     let seen = Arc::new(AtomicU64::new(0));
-    let options = SweepOptions::new().op_delay(Duration::from_millis(500)).heed_activity().progress({
+    let options = SweepOptions::new().op_delay(Duration::from_millis(500)).heed_activity(true).progress({
         let seen = Arc::clone(&seen);
         move |report| seen.store(report.entries_seen, SeqCst)
     });
@@ -122,6 +122,6 @@ async fn the_sweepers_work_is_scraped_with_the_right_values() {
         assert!(scraped.contains(&format!("# HELP {name} ")), "{name} in:\n{scraped}");
     }
     // A second look changes nothing: a dry run is not counted.
-    store.sweeper().run_once(SweepOptions::new().op_delay(Duration::ZERO).dry_run()).await.unwrap();
+    store.sweeper().run_once(SweepOptions::new().op_delay(Duration::ZERO).dry_run(true)).await.unwrap();
     assert_eq!(self::value(&prometheus.render(), "leasehold_sweep_duration_seconds_count"), 2.);
 }

@@ -32,7 +32,7 @@ pub fn some_key() -> Result<Key> {
 
 /// What is asked for.
 pub fn request() -> Result<Request> {
-    Ok(Request::new(TTL)?.owner("worker-7")?)
+    Ok(Request::new(TTL).owner("worker-7"))
 }
 
 /// A record like those that [`request`] leads to.

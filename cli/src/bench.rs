@@ -122,7 +122,7 @@ impl Work {
             // The same in each run: a record stays for ever, so new ones would pile up.
             _ => Key::new(format!("{}-{number}", self.name()))?,
         };
-        let request = Request::new(Duration::from_secs(60))?.owner("bench")?;
+        let request = Request::new(Duration::from_secs(60)).owner("bench");
         let mut held = match self {
             Self::Renew => Some(granted(&key, leases.acquire(&key, &request).await?)?),
             _ => None,
@@ -143,7 +143,7 @@ impl Work {
                     leases.release(&grant).await?;
                 }
                 (Self::Sweep, _) => {
-                    let options = SweepOptions::new().dry_run().op_delay(Duration::ZERO);
+                    let options = SweepOptions::new().dry_run(true).op_delay(Duration::ZERO);
                     opened.store.sweeper().run_once(options.namespace(Namespace::new(NAMESPACE)?)).await?;
                 }
                 (Self::Cycle | Self::Renew, _) => {

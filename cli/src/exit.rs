@@ -66,6 +66,8 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let code = match error.kind() {
             ErrorKind::Invalid => USAGE,
+            ErrorKind::Held => HELD,
+            ErrorKind::Lost => LOST,
             ErrorKind::Unavailable | ErrorKind::Unknown => UNAVAILABLE,
             _ => FAILED,
         };

@@ -57,19 +57,16 @@ impl Sweep {
 
     async fn embedded(&self, config: &Config, store: &Store) -> Result<SweepReport, Failure> {
         let bar = output::spinner();
-        let mut options = SweepOptions::new().op_delay(self.op_delay.unwrap_or_default()).progress({
-            let bar = bar.clone();
-            move |report: &Report| bar.set_message(progress(report))
-        });
-        if self.dry_run {
-            options = options.dry_run();
-        }
-        if let Some(most) = self.max_ops {
-            options = options.max_ops(most);
-        }
-        if !self.all_namespaces {
-            options = options.namespace(config.namespace.value.clone());
-        }
+        let namespace = (!self.all_namespaces).then(|| config.namespace.value.clone());
+        let options = SweepOptions::new()
+            .dry_run(self.dry_run)
+            .namespace(namespace)
+            .op_delay(self.op_delay.unwrap_or_default())
+            .max_ops(self.max_ops)
+            .progress({
+                let bar = bar.clone();
+                move |report: &Report| bar.set_message(progress(report))
+            });
         let swept = store.sweeper().run_once(options).await;
         bar.finish_and_clear();
         Ok(swept?.into())

@@ -51,15 +51,15 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    fn request(&self, embedded: &Embedded) -> Result<Request, Failure> {
-        let mut request = Request::new(self.ttl.unwrap_or(embedded.default_ttl))?.owner(self.owner.clone())?;
+    fn request(&self, embedded: &Embedded) -> Request {
+        let mut request = Request::new(self.ttl.unwrap_or(embedded.default_ttl)).owner(self.owner.clone());
         if let Some(note) = &self.note {
-            request = request.note(note.clone())?;
+            request = request.note(note.clone());
         }
-        Ok(match &self.request_id {
-            Some(id) => request.request_id(id.clone())?,
+        match &self.request_id {
+            Some(id) => request.request_id(id.clone()),
             None => request,
-        })
+        }
     }
 }
 
@@ -304,7 +304,7 @@ impl Target {
                 };
             }
         };
-        let request = wanted.request(embedded)?;
+        let request = wanted.request(embedded);
         let acquired = match wait.is_zero() {
             true => embedded.leases.acquire(key, &request).await?,
             false => embedded.leases.acquire_within(key, &request, wait).await?,
@@ -318,10 +318,12 @@ impl Target {
     /// The same, kept alive from then on.
     pub(crate) async fn lock(&self, key: &Key, wanted: &Wanted, wait: Duration) -> Result<Locked, Failure> {
         match self {
-            Self::Embedded(embedded) => Ok(match embedded.leases.lock(key, &wanted.request(embedded)?, wait).await? {
-                lease::Locked::Granted(guard) => Locked::Granted(Guard::Embedded(guard)),
-                lease::Locked::Held(held) => Locked::Held(held.by.as_ref().map(Holder::from), held.retry_after),
-            }),
+            Self::Embedded(embedded) => {
+                Ok(match embedded.leases.lock_within(key, &wanted.request(embedded), wait).await? {
+                    lease::Locked::Granted(guard) => Locked::Granted(Guard::Embedded(guard)),
+                    lease::Locked::Held(held) => Locked::Held(held.by.as_ref().map(Holder::from), held.retry_after),
+                })
+            }
             Self::Service(remote) => match remote.acquire(key, wanted, wait).await {
                 Ok((lease, sent)) => {
                     let guard = RemoteGuard::new(remote.clone(), key.clone(), &lease, sent);

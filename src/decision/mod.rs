@@ -67,6 +67,7 @@ impl fmt::Display for Decision {
 
 /// What became of a call to decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "the decision may be another one than was asked for"]
 pub enum Decided {
     /// This is the decision, whoever made it.
     Decision(Decision),
@@ -76,6 +77,7 @@ pub enum Decided {
 
 /// What is known of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
 pub enum Answer {
     /// Nobody has decided yet.
     Undecided,
@@ -85,6 +87,17 @@ pub enum Answer {
     Aborted,
     /// There is no decision any more, if there ever was one. It does not mean aborted: stop and ask.
     Forgotten,
+}
+
+impl Answer {
+    /// The decision, if there is one.
+    pub fn decision(self) -> Option<Decision> {
+        match self {
+            Self::Committed => Some(Decision::Commit),
+            Self::Aborted => Some(Decision::Abort),
+            Self::Undecided | Self::Forgotten => None,
+        }
+    }
 }
 
 impl From<Decision> for Answer {

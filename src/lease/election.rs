@@ -5,11 +5,16 @@ use super::{
     guard::Guard,
     loss::Loss,
     types::{Grant, Holder, Request},
+    watch::Watch,
 };
-use crate::{Fence, Key, Result};
+use crate::{Error, Fence, Key, LeaseId, Result};
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt, future};
-use std::time::Duration;
+use futures_util::{Stream, StreamExt};
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 use tokio_util::sync::CancellationToken;
 
 /// One candidate in an election. Whoever has the lease on its key leads.
@@ -18,19 +23,18 @@ use tokio_util::sync::CancellationToken;
 /// notices that there is another one. So what it leads must check its [fence](Leadership::fence).
 ///
 /// ```
-/// use leasehold::{Key, Store, lease::Campaign};
+/// use leasehold::{Store, lease::Campaign};
 /// use std::time::Duration;
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
 /// let leases = Store::open("memory://").await?.leases("default")?;
-/// let name = Key::new("scheduler")?;
-/// let election = leases.election(&name, "node-1", Duration::from_secs(10))?;
+/// let election = leases.election("scheduler", "node-1", Duration::from_secs(10))?;
 ///
 /// let Campaign::Leader(leadership) = election.campaign(Duration::from_secs(1)).await? else { panic!("others lead") };
 /// assert!(leadership.is_valid());
 /// assert_eq!(election.leader().await?.unwrap().owner, "node-1");
 ///
-/// let other = leases.election(&name, "node-2", Duration::from_secs(10))?;
+/// let other = leases.election("scheduler", "node-2", Duration::from_secs(10))?;
 /// let Campaign::Follower(Some(leader)) = other.campaign(Duration::ZERO).await? else { panic!("two leaders") };
 /// assert_eq!(leader.owner, "node-1");
 ///
@@ -49,6 +53,7 @@ pub struct Election {
 
 /// How a campaign ended.
 #[derive(Debug)]
+#[must_use = "dropping it resigns"]
 pub enum Campaign {
     /// You lead, until you resign or lose it.
     Leader(Leadership),
@@ -65,17 +70,22 @@ impl Leases {
     /// An election in which `candidate` can stand; all who stand in it name the same key. A leader that dies is
     /// followed by another one `ttl` and [`max_clock_skew`](crate::store::SharedSettings::max_clock_skew) after its last
     /// sign of life.
-    pub fn election(&self, name: &Key, candidate: impl Into<String>, ttl: Duration) -> Result<Election> {
-        let request = Request::new(ttl)?.owner(candidate)?;
-        Ok(Election { leases: self.clone(), key: name.clone(), request })
+    pub fn election<K>(&self, name: K, candidate: impl Into<String>, ttl: Duration) -> Result<Election>
+    where
+        K: TryInto<Key>,
+        K::Error: Into<Error>,
+    {
+        let key = name.try_into().map_err(Into::into)?;
+        Ok(Election { leases: self.clone(), key, request: Request::new(ttl).owner(candidate) })
     }
 }
 
 impl Election {
     /// A word to those who follow, such as the address at which the leader is reached; up to 4 KiB.
-    pub fn note(mut self, note: impl Into<Bytes>) -> Result<Self> {
-        self.request = self.request.note(note)?;
-        Ok(self)
+    #[must_use]
+    pub fn note(mut self, note: impl Into<Bytes>) -> Self {
+        self.request = self.request.note(note);
+        self
     }
 
     /// The key that the candidates compete for.
@@ -85,7 +95,7 @@ impl Election {
 
     /// Tries to become the leader, for at most `wait`; once, if that is zero.
     pub async fn campaign(&self, wait: Duration) -> Result<Campaign> {
-        Ok(match self.leases.lock(&self.key, &self.request, wait).await? {
+        Ok(match self.leases.lock_within(&self.key, &self.request, wait).await? {
             Locked::Granted(guard) => Campaign::Leader(Leadership(guard)),
             Locked::Held(held) => Campaign::Follower(held.by),
         })
@@ -96,19 +106,38 @@ impl Election {
         Ok(self.leases.peek(&self.key).await?.holder)
     }
 
-    /// Who leads now, and then every new leader; `None` is nobody. That the same one goes on leading is no news.
+    /// Yields the current leader (or `None`), and then every change. Renewals by the same leader are not reported.
     ///
     /// Looks and fails as [`Leases::watch`] does: a leader who comes and goes between two looks is missed, and after an
-    /// error whoever leads is told again.
-    pub fn observe(&self) -> impl Stream<Item = Result<Option<Holder>>> + Send + Unpin + 'static + use<> {
-        let mut told = None;
-        self.leases.watch(&self.key).filter_map(move |seen| {
+    /// error the current leader is reported again.
+    pub fn observe(&self) -> Leaders {
+        Leaders { watch: self.leases.watch(&self.key), told: None }
+    }
+}
+
+/// The leaders of an election, one after another; made by [`Election::observe`]. Dropping it ends the observing.
+#[derive(Debug)]
+#[must_use = "streams do nothing unless they are polled"]
+pub struct Leaders {
+    watch: Watch,
+    /// Which lease led when it was last said; nothing if that was an error.
+    told: Option<Option<LeaseId>>,
+}
+
+impl Stream for Leaders {
+    type Item = Result<Option<Holder>>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            let Some(seen) = ready!(self.watch.poll_next_unpin(context)) else { return Poll::Ready(None) };
             let leader = seen.map(|status| status.holder);
             let now = leader.as_ref().ok().map(|leader| leader.as_ref().map(|leader| leader.lease_id));
-            let news = now.is_none() || told != now;
-            told = now;
-            future::ready(news.then_some(leader))
-        })
+            let news = now.is_none() || self.told != now;
+            self.told = now;
+            if news {
+                return Poll::Ready(Some(leader));
+            }
+        }
     }
 }
 
@@ -121,6 +150,16 @@ impl Leadership {
     /// Whether this process may still believe that it leads; see [`Guard::is_valid`].
     pub fn is_valid(&self) -> bool {
         self.0.is_valid()
+    }
+
+    /// The fence, if this process may still believe that it leads; see [`Guard::check`].
+    pub fn check(&self) -> Result<Fence> {
+        self.0.check()
+    }
+
+    /// Runs `work` for as long as this process leads; see [`Guard::run`].
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
+        self.0.run(work).await
     }
 
     /// Resolves when leadership is lost, with what is known about it.

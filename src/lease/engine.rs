@@ -147,6 +147,12 @@ impl Engine {
 
     /// Refuses a time to live that somebody asks for and that the limits do not allow: a lease that ends long before its
     /// holder expects it to is worse than none.
+    /// What is asked for must be possible here: checked once, before anything is sent.
+    pub(super) fn allow_request(&self, request: &Request) -> Result<()> {
+        request.validate()?;
+        request.asked_ttl()?.map_or(Ok(()), |ttl| self.allow(ttl))
+    }
+
     pub(super) fn allow(&self, ttl: Ttl) -> Result<()> {
         let asked = ttl.as_duration();
         let (shortest, longest) = self.ttl_limits();
@@ -371,7 +377,7 @@ impl Engine {
         watched: Option<WriteId>,
     ) -> Result<Acquired> {
         let cell = &Arc::clone(&flight.cell);
-        let ttl = self.clamp(request.ttl)?;
+        let ttl = self.clamp(request.ttl_or_default()?)?;
         let now = self.now();
         if let Some(until) = flight.core().stay_back.filter(|until| *until > now.moment) {
             let again = match request.request_id {
@@ -425,7 +431,7 @@ impl Engine {
     /// The lease that this very request was granted before, if it is alive; never a new one.
     pub(super) async fn grant_again(&self, flight: &mut Flight, request: &Request) -> Result<Option<Grant>> {
         let cell = Arc::clone(&flight.cell);
-        let ttl = self.clamp(request.ttl)?;
+        let ttl = self.clamp(request.ttl_or_default()?)?;
         self.read(&cell, flight.core()).await?;
         let swapped = self.swap(flight, None, |core, now| {
             Ok(match core.record().and_then(|record| record.lease.as_ref()) {

@@ -13,7 +13,10 @@ use crate::{
 };
 use std::{
     fmt,
+    future::poll_fn,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::Ordering::Relaxed},
+    task::Poll,
     time::Duration,
 };
 use tokio_util::sync::CancellationToken;
@@ -21,8 +24,27 @@ use tokio_util::sync::CancellationToken;
 /// A lease that is renewed at a third of its time to live until it is released, dropped or lost.
 ///
 /// Losing it cannot be prevented: the network may be down for longer than the lease lasts, and the process may be
-/// paused. So check [`is_valid`](Self::is_valid) before acting, stop when [`lost`](Self::lost) resolves, and hand the
-/// [`fence`](Self::fence) to whatever is protected.
+/// paused. So let [`run`](Self::run) stop the work with the lease, ask [`check`](Self::check) before each effect on the
+/// outside, and hand the [`fence`](Self::fence) to whatever is protected.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+/// # async fn next_page() -> Option<u32> { None }
+/// # async fn write(_: u32, _: leasehold::Fence) {}
+/// let store = leasehold::Store::open("memory://").await?;
+/// let guard = store.lock("reports/monthly").await?;
+/// let work = async {
+///     while let Some(page) = next_page().await {
+///         write(page, guard.check()?).await; // the resource refuses a fence lower than one that it has seen
+///     }
+///     Ok::<_, leasehold::Error>(())
+/// };
+/// guard.run(work).await??;
+/// guard.release().await?;
+/// # Ok::<(), leasehold::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Dropping a guard releases the lease in the background, as well as that can be done; [`release`](Self::release) says
 /// whether it worked.
@@ -245,9 +267,65 @@ impl Guard {
         !self.tended.is_lost()
     }
 
+    /// The fence, if this process may still believe in the lease; otherwise an error of the kind
+    /// [`Lost`](crate::ErrorKind::Lost). To be asked before every effect on the outside. Sends no request.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// # let store = leasehold::Store::open("memory://").await?;
+    /// let guard = store.lock("orders/42").await?;
+    /// assert_eq!(guard.check()?, guard.fence());
+    /// # Ok::<(), leasehold::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check(&self) -> Result<Fence> {
+        match self.is_valid() {
+            true => Ok(self.fence()),
+            false => Err(self.loss().into_error(&self.key())),
+        }
+    }
+
+    /// Runs `work` for as long as the lease is held. `Ok` means that it was held from the beginning to the end. When it is
+    /// lost, `work` is dropped where it stands, and the error is of the kind [`Lost`](crate::ErrorKind::Lost), with
+    /// [`Error::loss`](crate::Error::loss) saying how.
+    ///
+    /// What the work has begun elsewhere by then (a request that is under way, a task that it has spawned) goes on: the
+    /// [`fence`](Self::fence) is what refuses that. Work that blocks its thread cannot be stopped.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// # let store = leasehold::Store::open("memory://").await?;
+    /// let guard = store.lock("orders/42").await?;
+    /// let total = guard.run(async { 2 + 2 }).await?;
+    /// assert_eq!(total, 4);
+    /// guard.release().await?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
+        let (mut work, mut told) = (pin!(work), pin!(self.tended.token().cancelled()));
+        let done = poll_fn(|context| {
+            // By the clocks as well: after a pause this may be polled before the keeper has seen what time it is.
+            if told.as_mut().poll(context).is_ready() || !self.is_valid() {
+                return Poll::Ready(None);
+            }
+            work.as_mut().poll(context).map(Some)
+        })
+        .await;
+        self.check()?;
+        done.ok_or_else(|| self.loss().into_error(&self.key()))
+    }
+
     /// Resolves when the lease is lost, with what is known about it.
     pub async fn lost(&self) -> Loss {
         self.tended.token().cancelled().await;
+        self.loss()
+    }
+
+    /// How it was lost, once it is.
+    fn loss(&self) -> Loss {
         let state = self.tended.lock();
         state.loss.as_deref().cloned().unwrap_or_else(|| Loss::expired(None, Some(state.grant.fence)))
     }

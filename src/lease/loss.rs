@@ -1,7 +1,7 @@
 //! How a lease was lost: what a holder, an operator and a log are told about it.
 
 use super::{cell::Cell, engine::Engine, record::Record, types::Holder};
-use crate::{Fence, LeaseId, clock::Timestamp};
+use crate::{Error, ErrorKind, Fence, Key, LeaseId, clock::Timestamp};
 use std::{
     collections::{BTreeSet, VecDeque},
     fmt,
@@ -83,6 +83,22 @@ impl Loss {
     /// Its time was over.
     pub(super) fn expired(failing: Option<Failing>, fence: Option<Fence>) -> Self {
         Self::new(LossReason::Expired { failing }, fence)
+    }
+}
+
+impl std::error::Error for Loss {}
+
+impl Loss {
+    pub(super) fn into_error(self, key: &Key) -> Error {
+        Error::new(ErrorKind::Lost, format!("the lease on {key} is lost: {self}; stop what it protects"))
+            .with_source(self)
+    }
+}
+
+impl Error {
+    /// How the lease was lost, if this is [`ErrorKind::Lost`].
+    pub fn loss(&self) -> Option<&Loss> {
+        std::error::Error::source(self)?.downcast_ref()
     }
 }
 

@@ -19,6 +19,7 @@ mod kind;
 mod late;
 pub(crate) mod layout;
 mod line;
+mod lock;
 mod loss;
 mod mend;
 pub(crate) mod record;
@@ -32,17 +33,19 @@ mod watch;
 mod wire;
 
 pub(crate) use counters::Counts;
-pub use election::{Campaign, Election, Leadership};
+pub use election::{Campaign, Election, Leaders, Leadership};
 pub(crate) use engine::Engine;
 pub use filed::{Filed, FiledKeys};
 pub use guard::Guard;
 pub(crate) use kind::{DECLARATION, LeaseKind};
+pub use lock::{Lock, LockFuture, TryLock};
 pub use loss::{Failing, Loss, LossReason};
 pub use mend::Forced;
 pub use settings::MAX_TTL;
 pub(crate) use settings::{LeaseSettings, Shared};
 pub(crate) use turn::LeaseTurn;
 pub use types::{Acquired, Grant, Held, Holder, Renewed, Request, Status};
+pub use watch::Watch;
 
 use self::{cell::Cell, ended::Watched, judge::status, record::KeySlot};
 use crate::{
@@ -64,11 +67,22 @@ pub struct Leases {
 
 /// What became of a request for a guarded lease.
 #[derive(Debug)]
+#[must_use = "dropping a guard releases its lease"]
 pub enum Locked {
     /// It is yours, and kept alive.
     Granted(Guard),
     /// It is not.
     Held(Held),
+}
+
+impl Locked {
+    /// The guard, if there is one.
+    pub fn granted(self) -> Option<Guard> {
+        match self {
+            Self::Granted(guard) => Some(guard),
+            Self::Held(_) => None,
+        }
+    }
 }
 
 /// One page of keys.
@@ -117,7 +131,7 @@ impl Leases {
     /// Dropped in the middle of its write, it leaves a task behind that finds out what became of it and frees a lease
     /// that nobody wants. One with a [request id](Request::request_id) is left to be asked for again.
     pub async fn acquire(&self, key: &Key, request: &Request) -> Result<Acquired> {
-        self.engine.allow(request.ttl)?;
+        self.engine.allow_request(request)?;
         self.touch();
         self.engine.acquire(&self.cell(key), request).await
     }
@@ -127,15 +141,16 @@ impl Leases {
     /// Those who wait in one process are served in their order, one of them looking after the key for all; a release
     /// in this process hands over in a single write. Whoever waits in other processes gets a turn as well.
     pub async fn acquire_within(&self, key: &Key, request: &Request, wait: Duration) -> Result<Acquired> {
-        self.engine.allow(request.ttl)?;
+        self.engine.allow_request(request)?;
         self.touch();
         let cell = self.cell(key);
         let deadline = self.engine.now().moment.plus(wait);
         self.engine.acquire_within(&cell, request, deadline).await
     }
 
-    /// Waits for the lease, for at most `wait`, and keeps it alive from then on.
-    pub async fn lock(&self, key: &Key, request: &Request, wait: Duration) -> Result<Locked> {
+    /// Waits for the lease, for at most `wait` (tries once if that is zero), and keeps it alive from then on. For callers
+    /// that want to know who holds the key as an outcome instead of an error; [`lock`](Self::lock) is shorter.
+    pub async fn lock_within(&self, key: &Key, request: &Request, wait: Duration) -> Result<Locked> {
         let acquired = if wait.is_zero() {
             self.acquire(key, request).await?
         } else {

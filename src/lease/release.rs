@@ -45,7 +45,7 @@ impl Engine {
             flight.intent = Intent::HandOver { from: id, waiter: Some(waiter) };
         }
         let ttl = match flight.intent.waiter() {
-            Some(waiter) => self.clamp(waiter.request.ttl)?,
+            Some(waiter) => self.clamp(waiter.request.ttl_or_default()?)?,
             None => Ttl::new(self.shared.max_ttl)?,
         };
         if planted(Planted::FreedByDelete) && flight.intent.waiter().is_none() {

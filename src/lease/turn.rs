@@ -21,7 +21,7 @@ impl Turn for LeaseTurn {
     async fn take(&self, longest: Duration) -> Result<Option<Box<dyn TurnTaken>>> {
         let engine = &self.0;
         let cell = engine.cells.get(&Namespace::trusted(OURS), &Key::new("sweeper")?);
-        let request = Request::new(longest)?.owner("sweeper")?;
+        let request = Request::new(longest).owner("sweeper");
         Ok(match engine.acquire(&cell, &request).await? {
             Acquired::Granted(grant) => {
                 Some(Box::new(Taken { engine: Arc::clone(engine), id: grant.id, fence: grant.fence().get() }))

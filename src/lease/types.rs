@@ -5,9 +5,10 @@ use super::{
     record::{LONGEST_NOTE, Lease},
 };
 use crate::{
-    Clock, Error, Fence, Key, LeaseId, Namespace, Result, Ttl,
+    Clock, Error, ErrorKind, Fence, Key, LeaseId, Namespace, Result, Ttl,
     clock::{Moment, Timestamp},
     planted::{Planted, planted},
+    ttl::in_words,
 };
 use bytes::Bytes;
 use std::{
@@ -22,19 +23,25 @@ use std::{
 /// The longest owner and request id, in bytes.
 const LONGEST_NAME: usize = 256;
 
+/// How long a lease lasts if the caller does not say.
+const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
 /// What is asked for when a lease is acquired.
+///
+/// Setters never fail: the values are checked when the lease is asked for, and a wrong one is
+/// [`Invalid`](crate::ErrorKind::Invalid).
 ///
 /// ```
 /// use leasehold::lease::Request;
 /// use std::time::Duration;
 ///
-/// let request = Request::new(Duration::from_secs(30))?.owner("worker-7")?.note("rebuilding the index")?;
-/// # Ok::<(), leasehold::Error>(())
+/// let request = Request::new(Duration::from_secs(30)).owner("worker-7").note("rebuilding the index");
 /// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct Request {
-    pub(crate) ttl: Ttl,
+    /// The usual one, within the limits of the store, if it is not said.
+    ttl: Option<Duration>,
     pub(crate) owner: Arc<str>,
     pub(crate) request_id: Option<String>,
     pub(crate) note: Option<Bytes>,
@@ -42,44 +49,48 @@ pub struct Request {
     pub(crate) max_hold: Option<Duration>,
 }
 
+/// A lease of 30 seconds, or of what comes nearest to that within the limits of the store, for an owner without a name.
+impl Default for Request {
+    fn default() -> Self {
+        Self { ttl: None, owner: "".into(), request_id: None, note: None, new_key: false, max_hold: None }
+    }
+}
+
 impl Request {
     /// A lease that ends by itself after `ttl` unless it is renewed.
     ///
     /// One that is shorter than [`min_ttl`](crate::Settings::min_ttl) or longer than the store's
-    /// [`max_ttl`](crate::lease::MAX_TTL) is refused, as [`Invalid`](crate::ErrorKind::Invalid), when it is
-    /// asked for.
-    pub fn new(ttl: Duration) -> Result<Self> {
-        let owner = "".into();
-        Ok(Self { ttl: Ttl::new(ttl)?, owner, request_id: None, note: None, new_key: false, max_hold: None })
+    /// [`max_ttl`](crate::lease::MAX_TTL) is refused when it is asked for.
+    pub fn new(ttl: Duration) -> Self {
+        Self::default().ttl(ttl)
     }
 
-    /// Who asks, for people and for [`request_id`](Self::request_id).
-    pub fn owner(mut self, owner: impl Into<String>) -> Result<Self> {
-        self.owner = named("an owner", owner.into())?.into();
-        Ok(self)
+    /// How long the lease lasts without being renewed; see [`new`](Self::new).
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
     }
 
-    /// The caller's own name for this request, which makes it safe to repeat: while the lease that it was granted is
-    /// alive, the same id and owner get that lease again, from whatever process they ask.
-    pub fn request_id(mut self, id: impl Into<String>) -> Result<Self> {
-        self.request_id = Some(named("a request id", id.into())?);
-        Ok(self)
+    /// Who asks, for people and for [`request_id`](Self::request_id); up to 256 bytes.
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = owner.into().into();
+        self
+    }
+
+    /// The caller's own name for this request, up to 256 bytes, which makes it safe to repeat: while the lease that it was
+    /// granted is alive, the same id and owner get that lease again, from whatever process they ask.
+    pub fn request_id(mut self, id: impl Into<String>) -> Self {
+        self.request_id = Some(id.into());
+        self
     }
 
     /// A word for whoever looks at the lease, up to 4 KiB.
-    pub fn note(mut self, note: impl Into<Bytes>) -> Result<Self> {
-        let note = note.into();
-        if note.len() > LONGEST_NOTE {
-            return Err(Error::invalid(format!(
-                "a note of {} bytes is too long: at most {LONGEST_NOTE} are allowed",
-                note.len()
-            )));
-        }
-        self.note = Some(note);
-        Ok(self)
+    pub fn note(mut self, note: impl Into<Bytes>) -> Self {
+        self.note = Some(note.into());
+        self
     }
 
-    /// Says that this key was never used, which saves a read. If it was, that costs one.
+    /// Hint that the key has never been locked, which saves the first read. A wrong hint costs one more request.
     pub fn new_key(mut self) -> Self {
         self.new_key = true;
         self
@@ -90,16 +101,30 @@ impl Request {
         self.max_hold = Some(longest);
         self
     }
-}
 
-fn named(what: &str, name: String) -> Result<String> {
-    if name.len() > LONGEST_NAME {
-        return Err(Error::invalid(format!(
-            "{what} of {} bytes is too long: at most {LONGEST_NAME} are allowed",
-            name.len()
-        )));
+    /// The time to live that is asked for, if one is.
+    pub(super) fn asked_ttl(&self) -> Result<Option<Ttl>> {
+        self.ttl.map(Ttl::new).transpose()
     }
-    Ok(name)
+
+    /// The time to live that is asked for, or the usual one.
+    pub(super) fn ttl_or_default(&self) -> Result<Ttl> {
+        Ttl::new(self.ttl.unwrap_or(DEFAULT_TTL))
+    }
+
+    /// What no store can be asked for.
+    pub(super) fn validate(&self) -> Result<()> {
+        let longer = |what: &str, bytes: usize, most: usize| {
+            Err(Error::invalid(format!("{what} of {bytes} bytes is too long: at most {most} are allowed")))
+        };
+        let note = self.note.as_ref().map_or(0, Bytes::len);
+        match (self.owner.len(), self.request_id.as_ref().map_or(0, String::len)) {
+            (owner, _) if owner > LONGEST_NAME => longer("an owner", owner, LONGEST_NAME),
+            (_, id) if id > LONGEST_NAME => longer("a request id", id, LONGEST_NAME),
+            _ if note > LONGEST_NOTE => longer("a note", note, LONGEST_NOTE),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A lease that was granted, and how long to believe in it.
@@ -244,8 +269,53 @@ pub struct Held {
     pub retry_after: Duration,
 }
 
+/// Printed, it is the rest of a sentence about the key: `held by worker-7 (fence 12) until …; retry in 29s`.
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.by {
+            Some(by) => write!(f, "held by {by} until {}", by.expires_at)?,
+            None => f.write_str("free, but reserved for another process that waits")?,
+        }
+        // Whole milliseconds, rounded up: who comes back then must not be early.
+        let millis = u64::try_from(self.retry_after.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+        write!(f, "; retry in {}", in_words(Duration::from_millis(millis)))
+    }
+}
+
+impl std::error::Error for Held {}
+
+impl Held {
+    pub(super) fn into_error(self, key: &Key) -> Error {
+        Error::new(ErrorKind::Held, format!("{key} is {self}")).with_source(self)
+    }
+}
+
+impl Error {
+    /// Who holds the key, if this is [`ErrorKind::Held`].
+    ///
+    /// ```
+    /// # use leasehold::{ErrorKind, Store};
+    /// # use std::time::Duration;
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// let store = Store::open("memory://").await?;
+    /// let guard = store.lock("orders/42").owner("worker-7").await?;
+    ///
+    /// let error = store.lock("orders/42").within(Duration::from_millis(1)).await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::Held);
+    /// let holder = error.held().and_then(|held| held.by.as_ref()).unwrap();
+    /// assert_eq!((holder.owner.as_str(), holder.fence), ("worker-7", guard.fence()));
+    /// # Ok::<(), leasehold::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn held(&self) -> Option<&Held> {
+        std::error::Error::source(self)?.downcast_ref()
+    }
+}
+
 /// What became of a request for a lease.
 #[derive(Debug, Clone)]
+#[must_use = "a lease that was granted is held until it is released or ends"]
 pub enum Acquired {
     /// It is yours.
     Granted(Grant),
@@ -265,6 +335,7 @@ impl Acquired {
 
 /// What became of a lease that was to be renewed.
 #[derive(Debug, Clone)]
+#[must_use = "the lease may be lost: what it protects must be stopped then"]
 pub enum Renewed {
     /// It is still yours, for another while.
     Renewed(Grant),
@@ -297,12 +368,14 @@ mod tests {
 
     #[test]
     fn an_owner_and_a_request_are_called_by_at_most_256_bytes() {
-        let request = || Request::new(Duration::from_secs(30)).unwrap();
+        let request = Request::default;
         let (longest, longer) = ("é".repeat(128), "é".repeat(128) + "x");
-        assert!(request().owner(&longest).is_ok() && request().request_id(&longest).is_ok());
+        assert!(request().owner(&longest).request_id(&longest).validate().is_ok());
         for refused in [request().owner(&longer), request().request_id(&longer)] {
-            let error = refused.unwrap_err();
+            let error = refused.validate().unwrap_err();
             assert!(error.to_string().contains("of 257 bytes is too long: at most 256"), "{error}");
         }
+        assert!(request().note(vec![0; LONGEST_NOTE]).validate().is_ok());
+        assert!(request().note(vec![0; LONGEST_NOTE + 1]).validate().is_err());
     }
 }

@@ -2,8 +2,16 @@
 
 use super::{Leases, ended::Watched, types::Status};
 use crate::{Key, Result, generator::GeneratorExt};
-use futures_util::{Stream, StreamExt, stream};
-use std::{mem, time::Duration};
+use futures_util::{
+    Stream, StreamExt,
+    stream::{self, BoxStream},
+};
+use std::{
+    fmt, mem,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 /// How much slower than at its slowest a watch becomes while the store does not answer.
 const SLOWER: u32 = 8;
@@ -18,13 +26,12 @@ impl Leases {
     /// [`max_poll_interval`](crate::Settings::max_poll_interval), and at the known expiry. So what comes and goes between
     /// two looks is missed; the fence still shows that it was there.
     ///
-    /// A store that does not answer is told of once, and asked more slowly; when it answers again, what there is is told
-    /// again. Any other error is the last item.
+    /// If the store is unavailable, the stream yields one error, polls less often, and yields the current status once the
+    /// store has recovered. Any other error is the last item.
     ///
     /// ```
     /// use futures_util::StreamExt;
-    /// use leasehold::{Key, Store, lease::Request};
-    /// use std::time::Duration;
+    /// use leasehold::{Key, Store};
     ///
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
     /// let leases = Store::open("memory://").await?.leases("default")?;
@@ -32,25 +39,43 @@ impl Leases {
     /// let mut changes = leases.watch(&key);
     /// assert!(changes.next().await.unwrap()?.holder.is_none());
     ///
-    /// leases.acquire(&key, &Request::new(Duration::from_secs(30))?.owner("me")?).await?;
-    /// assert_eq!(changes.next().await.unwrap()?.holder.unwrap().owner, "me");
+    /// let guard = leases.lock(&key).owner("me").await?;
+    /// assert_eq!(changes.next().await.unwrap()?.holder.unwrap().fence, guard.fence());
     /// # Ok::<(), leasehold::Error>(())
     /// # })?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn watch(&self, key: &Key) -> impl Stream<Item = Result<Status>> + Send + Unpin + 'static + use<> {
+    pub fn watch(&self, key: &Key) -> Watch {
         let interval = self.engine.settings.poll_interval;
         let (leases, key) = (self.clone(), key.clone());
-        let watch = Watch { leases, key, told: None, interval, pause: None, state: State::Well, watched: None };
-        stream::unfold(watch, |mut watch| async move {
-            let item = watch.next().await?;
-            Some((item, watch))
-        })
-        .boxed()
+        let watching = Watching { leases, key, told: None, interval, pause: None, state: State::Well, watched: None };
+        let changes = stream::unfold(watching, |mut watching| async move {
+            let item = watching.next().await?;
+            Some((item, watching))
+        });
+        Watch(changes.boxed())
     }
 }
 
-struct Watch {
+/// What there is on a key, and then every change of it; made by [`Leases::watch`]. Dropping it ends the watching.
+#[must_use = "streams do nothing unless they are polled"]
+pub struct Watch(BoxStream<'static, Result<Status>>);
+
+impl Stream for Watch {
+    type Item = Result<Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_next_unpin(context)
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").finish_non_exhaustive()
+    }
+}
+
+struct Watching {
     leases: Leases,
     key: Key,
     /// What was told last; nothing if that was an error.
@@ -70,7 +95,7 @@ enum State {
     Ended,
 }
 
-impl Watch {
+impl Watching {
     async fn next(&mut self) -> Option<Result<Status>> {
         while self.state != State::Ended {
             if let Some(pause) = self.pause.take() {

@@ -21,12 +21,12 @@ pub use stats::Stats;
 
 use self::open::no_store;
 use crate::{
-    Decisions, Error, Leases, Namespace, Result,
+    Decisions, Error, Key, Leases, Namespace, Result,
     clock::Timestamp,
     decision,
     fsck::{self, FsckOptions},
     kind::Kind,
-    lease::Engine,
+    lease::{Engine, Lock, TryLock},
     shared::Rules,
     storage::{Backend, cas, store_json::StoreSlot},
     sweep::{Activity, Sweeper, SweeperHandle},
@@ -34,12 +34,16 @@ use crate::{
 };
 use std::{fmt, sync::Arc, time::Duration};
 
-/// An opened store. Cheap to clone; clones share their connections, counts and caches.
+/// An opened store. Cheap to clone; clones share their connections, counts and caches. Open it once in a process: what one
+/// handle has learnt about a key saves requests only in its clones.
 ///
 /// ```
-/// # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
-/// let store = leasehold::Store::open("memory://").await?;
-/// assert_eq!(store.shared_settings().max_clock_skew.as_secs(), 1);
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+/// let store = leasehold::Store::open("memory://").await?; // s3://bucket/prefix, gs://…, az://…, file:///folder
+///
+/// let guard = store.lock("orders/42").await?;
+/// println!("{store}: orders/42 is ours, with fence {}", guard.fence());
+/// guard.release().await?;
 /// # Ok::<(), leasehold::Error>(())
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -67,7 +71,46 @@ impl Store {
         StoreBuilder::default()
     }
 
-    /// The leases of a namespace; there is one named `default`.
+    /// Waits for the lock on a key, and keeps it alive until the [`Guard`] is released, dropped or lost. [`Lock`] says what
+    /// else can be asked for, and what the defaults are.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// # async fn import(_: leasehold::Fence) -> u32 { 7 }
+    /// let store = leasehold::Store::open("memory://").await?;
+    /// let guard = store.lock("orders/42").await?;
+    /// let orders = guard.run(import(guard.fence())).await?; // ends with an error as soon as the lease is lost
+    /// guard.release().await?;
+    /// # assert_eq!(orders, 7);
+    /// # Ok::<(), leasehold::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// [`Guard`]: crate::lease::Guard
+    pub fn lock<K>(&self, key: K) -> Lock
+    where
+        K: TryInto<Key>,
+        K::Error: Into<Error>,
+    {
+        self.default_leases().lock(key)
+    }
+
+    /// Tries once to lock a key; `None` if another process holds it. See [`TryLock`].
+    pub fn try_lock<K>(&self, key: K) -> TryLock
+    where
+        K: TryInto<Key>,
+        K::Error: Into<Error>,
+    {
+        self.default_leases().try_lock(key)
+    }
+
+    /// The leases of the namespace `default`.
+    pub fn default_leases(&self) -> Leases {
+        Leases::new(Arc::clone(&self.engine), Namespace::default())
+    }
+
+    /// The leases of a namespace; [`default_leases`](Self::default_leases) are those of the one named `default`.
     pub fn leases<N>(&self, namespace: N) -> Result<Leases>
     where
         N: TryInto<Namespace>,

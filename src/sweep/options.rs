@@ -24,15 +24,15 @@ impl SweepOptions {
         Self::default()
     }
 
-    /// Only says what would be done.
-    pub fn dry_run(mut self) -> Self {
-        self.dry_run = true;
+    /// Whether to say only what would be done.
+    pub fn dry_run(mut self, dry_run: bool) -> Self {
+        self.dry_run = dry_run;
         self
     }
 
-    /// Only what is in one namespace.
-    pub fn namespace(mut self, namespace: Namespace) -> Self {
-        self.namespace = Some(namespace);
+    /// Only what is in one namespace; everything with `None`.
+    pub fn namespace(mut self, namespace: impl Into<Option<Namespace>>) -> Self {
+        self.namespace = namespace.into();
         self
     }
 
@@ -42,15 +42,15 @@ impl SweepOptions {
         self
     }
 
-    /// Looks at so many entries at the most. Listings are not counted here.
-    pub fn max_ops(mut self, entries: u32) -> Self {
-        self.max_ops = Some(entries);
+    /// Looks at so many entries at the most, or at all of them with `None`. Listings are not counted here.
+    pub fn max_ops(mut self, entries: impl Into<Option<u32>>) -> Self {
+        self.max_ops = entries.into();
         self
     }
 
-    /// Stops when somebody asks for something.
-    pub fn heed_activity(mut self) -> Self {
-        self.heed_activity = true;
+    /// Whether to stop when a user asks for something.
+    pub fn heed_activity(mut self, heed: bool) -> Self {
+        self.heed_activity = heed;
         self
     }
 

@@ -141,7 +141,7 @@ async fn a_try_at_a_held_key_that_is_new_to_the_process_is_two_requests_side_by_
 async fn an_acquire_repeated_by_another_process_is_a_read_and_a_renewal() {
     let bed = Bed::new().await;
     let (_other_store, others) = other(&bed).await;
-    let asked = request().request_id("job-7").unwrap();
+    let asked = request().request_id("job-7");
     let theirs = granted(others.acquire(&key("a"), &asked).await);
     let (again, made) = counting(&bed.store, bed.leases().acquire(&key("a"), &asked)).await;
     let again = granted(again);
@@ -221,7 +221,7 @@ async fn a_hand_over_into_another_hour_is_an_entry_more() {
     let bed = Bed::new().await;
     let leases = bed.leases();
     let first = granted(leases.acquire(&key("a"), &request()).await);
-    let long = leasehold::lease::Request::new(Duration::from_secs(3000)).unwrap();
+    let long = leasehold::lease::Request::new(Duration::from_secs(3000));
     let waiting = tokio::spawn({
         let leases = leases.clone();
         async move { leases.acquire_within(&key("a"), &long, Duration::from_secs(600)).await }

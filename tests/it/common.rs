@@ -56,7 +56,7 @@ pub(crate) fn key(name: &str) -> Key {
 
 /// For a lease of half a minute.
 pub(crate) fn request() -> Request {
-    Request::new(Duration::from_secs(30)).unwrap().owner("test").unwrap()
+    Request::new(Duration::from_secs(30)).owner("test")
 }
 
 pub(crate) fn granted(acquired: leasehold::Result<Acquired>) -> Grant {

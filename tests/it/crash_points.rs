@@ -152,7 +152,7 @@ fn a_death_in_a_release_leaves_a_free_key_or_one_that_expires() {
 
 #[test]
 fn a_death_in_a_hand_over_leaves_the_first_lease_or_the_second() {
-    let long = || Request::new(secs(3000)).unwrap();
+    let long = || Request::new(secs(3000));
     for (fault, name) in [(BEFORE, INDEX), (AFTER, INDEX), (BEFORE, RECORD), (AFTER, RECORD)] {
         let world = World::new();
         world.objects.faults().script(Rule::once(Op::Put, fault).on(name).after(1));
@@ -268,14 +268,14 @@ async fn an_acquire_with_a_request_id_is_left_and_had_again_by_the_same_id() {
     for elsewhere in [false, true] {
         let world = World::new();
         let process = world.process().await;
-        let asked = request().request_id("job-7").unwrap();
+        let asked = request().request_id("job-7");
         hang(&world, AFTER, RECORD);
         acquire_and_give_up(&process, &asked).await;
         settle().await;
         let left = world.holder("a").await.expect("its lease is left to it");
         let other = world.process().await;
-        held(other.leases.acquire(&key("a"), &request().request_id("job-8").unwrap()).await);
-        held(other.leases.acquire(&key("a"), &request().owner("other").unwrap().request_id("job-7").unwrap()).await);
+        held(other.leases.acquire(&key("a"), &request().request_id("job-8")).await);
+        held(other.leases.acquire(&key("a"), &request().owner("other").request_id("job-7")).await);
         world.clock.advance(secs(20));
         let again = if elsewhere { &other } else { &process };
         let grant = granted(again.leases.acquire(&key("a"), &asked).await);
@@ -292,7 +292,7 @@ async fn a_create_that_lands_after_its_client_gave_up_is_freed() {
     faults.script(Rule::once(Op::Put, Fault::Late(secs(25), Answer::Drop)).on(RECORD));
     faults.script(Rule::always(Op::Put, Fault::Refuse(Answer::Status(503))).on(RECORD));
     // For so long that it cannot be over by itself before the end.
-    let (name, request) = (key("a"), Request::new(secs(600)).unwrap());
+    let (name, request) = (key("a"), Request::new(secs(600)));
     let error = moving(&[&world.clock], MILLI * 100, process.leases.acquire(&name, &request)).await.unwrap_err();
     assert_eq!(error.kind(), leasehold::ErrorKind::Unknown, "{error}");
     assert!(world.objects.object(&record_name("a")).is_none());
@@ -325,7 +325,8 @@ async fn a_release_that_nobody_waits_for_any_more_still_frees_the_key() {
 async fn a_guards_release_that_is_dropped_before_it_was_sent_still_frees_the_key() {
     let world = World::new();
     let process = world.process().await;
-    let Locked::Granted(guard) = process.leases.lock(&key("a"), &request(), Duration::ZERO).await.unwrap() else {
+    let Locked::Granted(guard) = process.leases.lock_within(&key("a"), &request(), Duration::ZERO).await.unwrap()
+    else {
         panic!("held")
     };
     // Another operation has the key, so that the release has to stand behind it.
@@ -347,7 +348,7 @@ async fn a_guards_release_that_fails_is_finished_in_the_background() {
     let world = World::new();
     let process = world.process().await;
     let Locked::Granted(guard) =
-        process.leases.lock(&key("a"), &Request::new(secs(300)).unwrap(), secs(1)).await.unwrap()
+        process.leases.lock_within(&key("a"), &Request::new(secs(300)), secs(1)).await.unwrap()
     else {
         panic!("held")
     };
@@ -362,7 +363,8 @@ async fn a_guards_release_that_fails_is_finished_in_the_background() {
 async fn a_guard_that_is_dropped_frees_the_key() {
     let world = World::new();
     let process = world.process().await;
-    let Locked::Granted(guard) = process.leases.lock(&key("a"), &request(), Duration::ZERO).await.unwrap() else {
+    let Locked::Granted(guard) = process.leases.lock_within(&key("a"), &request(), Duration::ZERO).await.unwrap()
+    else {
         panic!("held")
     };
     drop(guard);
@@ -387,7 +389,7 @@ async fn a_hand_over_whose_answer_is_lost_is_delivered() {
         let world = World::new();
         let process = world.process().await;
         let first = granted(process.leases.acquire(&key("a"), &request()).await);
-        let waiting = wait_for(&process, request().owner("second").unwrap());
+        let waiting = wait_for(&process, request().owner("second"));
         settle().await;
         hang(&world, fault, RECORD);
         process.leases.release(&first).await.unwrap();
@@ -406,7 +408,7 @@ async fn a_hand_over_whose_releaser_stops_waiting_is_delivered_or_made_again() {
         let world = World::new();
         let process = world.process().await;
         let first = granted(process.leases.acquire(&key("a"), &request()).await);
-        let waiting = wait_for(&process, request().owner("second").unwrap());
+        let waiting = wait_for(&process, request().owner("second"));
         settle().await;
         hang(&world, fault, RECORD);
         let mut releasing = Box::pin(process.leases.release(&first));
@@ -444,7 +446,7 @@ async fn a_hand_over_that_was_dropped_before_it_was_sent_leaves_the_line_as_it_w
     let world = World::new();
     let process = world.process().await;
     let first = granted(process.leases.acquire(&key("a"), &request()).await);
-    let long = Request::new(secs(3000)).unwrap();
+    let long = Request::new(secs(3000));
     let second = wait_for(&process, long);
     settle().await;
     let third = wait_for(&process, request());

@@ -64,7 +64,7 @@ async fn objects_of_an_earlier_layout_are_left_alone_and_named() {
     assert_eq!(world.objects.names().len(), before.len() + 1, "and store.json");
     granted(process.leases.acquire(&key("x"), &request()).await);
     let decisions = process.store.decisions();
-    decisions.decide(decisions.begin(), Decision::Commit).await.unwrap();
+    let _ = decisions.decide(decisions.begin(), Decision::Commit).await.unwrap();
     world.clock.advance(seconds(30 * 24 * 3600));
     let report = process.store.sweeper().run_once(fast()).await.unwrap();
     assert_eq!((report.of("lease").cleared, report.of("decision").deleted, report.failures), (1, 1, 0), "{report:?}");
@@ -88,7 +88,7 @@ async fn a_decision_of_an_earlier_layout_is_no_decision() {
     let txn = decisions.begin();
     world.objects.put_object(&format!(".txn-decisions/{txn}"), r#"{"decision":"commit"}"#);
     assert_eq!(decisions.decision(txn).await.unwrap(), Answer::Undecided);
-    decisions.decide(txn, Decision::Abort).await.unwrap();
+    let _ = decisions.decide(txn, Decision::Abort).await.unwrap();
     assert_eq!(decisions.decision(txn).await.unwrap(), Answer::Aborted);
     // Nor is one that stands where ours would, and was not written by us.
     let other = decisions.begin();

@@ -122,7 +122,7 @@ async fn a_decision_is_two_requests_and_one_that_was_made_already_three() {
 async fn a_decision_is_read_in_one_request_a_known_one_in_none_and_an_expired_one_in_two() {
     let bed = Bed::new().await;
     let txn = bed.store.decisions().begin();
-    bed.store.decisions().decide(txn, Decision::Commit).await.unwrap();
+    let _ = bed.store.decisions().decide(txn, Decision::Commit).await.unwrap();
     let other = s3(&bed.server, &bed.clock).probing(Probing::Never).open().await.unwrap();
     for (requests, store) in [([0, 0, 0], &bed.store), ([0, 1, 0], &other), ([0, 0, 0], &other)] {
         let (answer, made) = counting(store, store.decisions().decision(txn)).await;
@@ -366,7 +366,7 @@ async fn a_coordinator_that_comes_back_after_its_marker_is_gone_decides_nothing(
     let world = World::new();
     let decisions = world.fresh().await;
     let txn = decisions.begin();
-    decisions.decide(txn, Decision::Abort).await.unwrap();
+    let _ = decisions.decide(txn, Decision::Abort).await.unwrap();
     world.clock.advance(AGE);
     assert_eq!(world.fresh().await.decide(txn, Decision::Commit).await.unwrap(), ABORT, "it is there to be read");
     world.clock.advance(RETENTION - AGE);
@@ -529,7 +529,7 @@ async fn a_process_whose_clock_is_two_minutes_off_decides_nothing_and_reads_on()
         let bed = Bed::new().await;
         let other = s3(&bed.server, &bed.clock).probing(Probing::Never).open().await.unwrap();
         let decided = bed.store.decisions().begin();
-        bed.store.decisions().decide(decided, Decision::Commit).await.unwrap();
+        let _ = bed.store.decisions().decide(decided, Decision::Commit).await.unwrap();
         bed.server.set_date(off);
         // One that began just now by the store's clock.
         let txn = begun_at(Timestamp::from_millis(noon().as_millis() + off.max(0)));
@@ -567,7 +567,7 @@ async fn a_marker_within_the_second_in_which_a_transaction_ends_cannot_come_afte
     let txn = begun_at(noon().plus(500 * MILLI));
     let body = {
         let decisions = store.decisions();
-        decisions.decide(txn, Decision::Commit).await.unwrap();
+        let _ = decisions.decide(txn, Decision::Commit).await.unwrap();
         let name = format!("some/prefix/{}", marker_name(txn));
         let body = server.object(&name).unwrap();
         server.delete_object(&name);
@@ -593,7 +593,7 @@ async fn an_expired_marker_is_deleted_only_if_it_is_expired_by_both_clocks() {
     for off in [-10_000, 10_000] {
         let bed = Bed::new().await;
         let txn = bed.store.decisions().begin();
-        bed.store.decisions().decide(txn, Decision::Commit).await.unwrap();
+        let _ = bed.store.decisions().decide(txn, Decision::Commit).await.unwrap();
         let there = |bed: &Bed| bed.server.names().iter().any(|name| name.contains(MARKERS));
         // One of the two is past, the other is not.
         bed.server.set_date(off);
@@ -620,7 +620,7 @@ async fn a_decision_can_be_forgotten_after_its_margin_and_not_before() {
     let world = World::new();
     let decisions = world.fresh().await;
     let txn = decisions.begin();
-    decisions.decide(txn, Decision::Commit).await.unwrap();
+    let _ = decisions.decide(txn, Decision::Commit).await.unwrap();
     for wait in [Duration::ZERO, AGE, MARGIN] {
         world.clock.advance(wait);
         assert_eq!(kind(decisions.forget(txn).await), ErrorKind::Invalid);
@@ -641,7 +641,7 @@ async fn a_marker_that_says_it_expires_too_early_is_kept_while_somebody_could_co
     let world = World::new();
     let txn = begun_at(noon());
     let process = world.process().await;
-    process.decisions().decide(txn, Decision::Commit).await.unwrap();
+    let _ = process.decisions().decide(txn, Decision::Commit).await.unwrap();
     let body = String::from_utf8(world.marker(txn).unwrap().0.to_vec()).unwrap();
     let (expires, early) = (noon().plus(RETENTION).as_millis(), noon().plus(60 * SECOND).as_millis());
     let changed = body.replace(&expires.to_string(), &early.to_string());
@@ -663,7 +663,7 @@ async fn the_sweeper_keeps_a_marker_that_says_it_expires_too_early_while_somebod
     // In the middle of an hour.
     let now = world.clock.wall();
     let txn = begun_at(now);
-    process.decisions().decide(txn, Decision::Commit).await.unwrap();
+    let _ = process.decisions().decide(txn, Decision::Commit).await.unwrap();
     let body = String::from_utf8(world.marker(txn).unwrap().0.to_vec()).unwrap();
     let (expires, early) = (now.plus(RETENTION), now.plus(SECOND));
     let changed = body.replace(&expires.as_millis().to_string(), &early.as_millis().to_string());
@@ -687,7 +687,7 @@ async fn what_was_decided_is_known_for_as_long_as_it_lives_whatever_the_store_do
     let world = World::new();
     let process = world.process().await;
     let txn = process.decisions().begin();
-    process.decisions().decide(txn, Decision::Commit).await.unwrap();
+    let _ = process.decisions().decide(txn, Decision::Commit).await.unwrap();
     world.objects.delete_object(&marker_name(txn));
     world.clock.advance(RETENTION - MILLI);
     let (answer, made) = counting(&process.store, process.decisions().decision(txn)).await;
@@ -723,7 +723,7 @@ async fn the_entry_is_written_before_the_marker_and_no_marker_without_it() {
     }
     assert_eq!((world.entries_of(other).len(), world.marker(other)), (0, None));
     let whole = decisions.begin();
-    decisions.decide(whole, Decision::Commit).await.unwrap();
+    let _ = decisions.decide(whole, Decision::Commit).await.unwrap();
     let order = order.lock().unwrap().clone();
     let at = |part: &str| order.iter().position(|name| name.contains(part) && name.ends_with(&whole.to_string()));
     assert!(at(ENTRIES).unwrap() < at(MARKERS).unwrap(), "{order:?}");
@@ -740,7 +740,7 @@ async fn an_entry_is_deleted_only_after_its_marker() {
         let world = World::new();
         let process = world.process().await;
         let txn = process.decisions().begin();
-        process.decisions().decide(txn, Decision::Commit).await.unwrap();
+        let _ = process.decisions().decide(txn, Decision::Commit).await.unwrap();
         world.clock.advance(RETENTION + 2 * HOUR);
         world.script(Rule::once(Op::Delete, Fault::Refuse(Reply::Status(500))).on(fails));
         let _ = process.store.sweeper().run_once(sweep()).await;
@@ -781,7 +781,7 @@ async fn a_marker_that_cannot_be_read_is_corrupt_and_never_undecided() {
     let world = World::new();
     let txn = begun_at(noon());
     let decisions = world.fresh().await;
-    decisions.decide(txn, Decision::Commit).await.unwrap();
+    let _ = decisions.decide(txn, Decision::Commit).await.unwrap();
     let body = world.marker(txn).unwrap().0;
     let other = begun_at(noon());
     let foreign = String::from_utf8(body.to_vec()).unwrap().replace(&txn.to_string(), &other.to_string());
@@ -804,7 +804,7 @@ async fn a_marker_that_cannot_be_read_is_corrupt_and_never_undecided() {
 async fn a_flipped_bit_never_makes_another_decision() {
     let world = World::new();
     let txn = begun_at(noon());
-    world.fresh().await.decide(txn, Decision::Commit).await.unwrap();
+    let _ = world.fresh().await.decide(txn, Decision::Commit).await.unwrap();
     let body = world.marker(txn).unwrap().0;
     let mut corrupt = 0;
     for bit in 0..body.len() * 8 {
@@ -826,7 +826,7 @@ async fn a_flipped_bit_never_makes_another_decision() {
 async fn a_marker_of_a_later_format_is_left_alone_at_once() {
     let world = World::new();
     let txn = begun_at(noon());
-    world.fresh().await.decide(txn, Decision::Commit).await.unwrap();
+    let _ = world.fresh().await.decide(txn, Decision::Commit).await.unwrap();
     let body = String::from_utf8(world.marker(txn).unwrap().0.to_vec()).unwrap();
     world.objects.put_object(&marker_name(txn), body.replace(r#""format": 1"#, r#""format": 2"#));
     assert_eq!(kind(world.fresh().await.decision(txn).await), ErrorKind::Config);
@@ -840,7 +840,7 @@ async fn a_marker_says_all_that_an_operator_wants_to_know() {
     let world = World::new();
     let decisions = world.fresh().await.by("billing-7");
     let txn = decisions.begin();
-    decisions.decide(txn, Decision::Abort).await.unwrap();
+    let _ = decisions.decide(txn, Decision::Abort).await.unwrap();
     let marker: serde_json::Value = serde_json::from_slice(&world.marker(txn).unwrap().0).unwrap();
     let names: BTreeSet<&str> = marker.as_object().unwrap().keys().map(String::as_str).collect();
     let expected = ["format", "txn", "write_id", "decision", "by", "decided_ms", "expires_ms", "crc32c"];
@@ -859,7 +859,7 @@ async fn a_marker_outlives_its_retention_while_its_transaction_can_be_contradict
     settings.marker_retention = Some(60 * SECOND);
     let process = world.process_with(&world.clock, settings).await;
     let txn = process.decisions().begin();
-    process.decisions().decide(txn, Decision::Commit).await.unwrap();
+    let _ = process.decisions().decide(txn, Decision::Commit).await.unwrap();
     world.clock.advance(AGE + MARGIN);
     assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Committed);
     world.clock.advance(MILLI);

@@ -21,7 +21,7 @@ const TASKS: usize = 64;
 const SECTIONS: usize = 50;
 
 fn request() -> Request {
-    Request::new(Duration::from_secs(30)).unwrap()
+    Request::new(Duration::from_secs(30))
 }
 
 /// What the lock protects: whoever is inside is alone, with a higher fence than all before.
@@ -114,7 +114,7 @@ async fn ten_processes_that_wait_do_not_endanger_the_renewals_of_a_guard() {
     let memory = Memory::new();
     let store = memory.builder(0).open().await.unwrap();
     let leases = store.leases("default").unwrap();
-    let short = Request::new(TTL).unwrap();
+    let short = Request::new(TTL);
     let mut grant = granted(leases.acquire(&key("lock"), &short).await);
     let mut others = Vec::new();
     for seed in 1..=10 {
@@ -171,8 +171,8 @@ async fn is_kept_while_ten_wait(wait: Duration) -> bool {
     let server = S3Server::start(Arc::new(SystemClock::new())).await.unwrap();
     let store = on(&server).await;
     let leases = store.leases("default").unwrap();
-    let asked = Request::new(Duration::from_secs(3)).unwrap();
-    let Locked::Granted(guard) = leases.lock(&key("lock"), &asked, Duration::ZERO).await.unwrap() else {
+    let asked = Request::new(Duration::from_secs(3));
+    let Locked::Granted(guard) = leases.lock_within(&key("lock"), &asked, Duration::ZERO).await.unwrap() else {
         panic!("held")
     };
     let mut others = Vec::new();

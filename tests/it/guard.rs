@@ -16,7 +16,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::runtime::Handle;
 
 fn lasting(secs: u64) -> Request {
-    Request::new(Duration::from_secs(secs)).unwrap().owner("test").unwrap()
+    Request::new(Duration::from_secs(secs)).owner("test")
 }
 
 /// What the guard says of its loss, if it says so by now.
@@ -193,7 +193,7 @@ async fn a_loss_names_who_took_the_lease_and_its_fence() {
     // Its clock is wrong by more than clocks may be: that is when a lease can be taken before its holder lets go.
     let ahead = TestClock::at(noon().plus(60 * SECOND));
     let (_store, others) = process(&bed.objects, &ahead).await;
-    let taken = others.acquire(&key("a"), &request().owner("thief").unwrap()).await.unwrap().granted().unwrap();
+    let taken = others.acquire(&key("a"), &request().owner("thief")).await.unwrap().granted().unwrap();
     bed.pass(1, 10 * SECOND).await;
     let loss = loss(&guard).unwrap();
     let by = loss.taken_by.unwrap();
@@ -450,10 +450,11 @@ async fn only_what_a_user_asks_for_is_activity() {
 async fn what_is_no_time_to_live_or_beyond_the_limits_is_refused() {
     let bed = Memory::new().await;
     for refused in [Duration::ZERO, Duration::from_micros(999), Duration::MAX, Duration::from_millis(u64::MAX)] {
-        assert_eq!(Request::new(refused).unwrap_err().kind(), ErrorKind::Invalid, "{refused:?}");
+        let error = bed.leases.acquire(&key("a"), &Request::new(refused)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{refused:?}");
     }
     for asked in [MILLI, 24 * 3600 * SECOND] {
-        let refused = bed.leases.lock(&key("a"), &Request::new(asked).unwrap(), Duration::ZERO).await.unwrap_err();
+        let refused = bed.leases.lock_within(&key("a"), &Request::new(asked), Duration::ZERO).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
         assert!(refused.to_string().contains("TTL must be between 1 s and 1 h"), "{refused}");
     }
@@ -474,7 +475,7 @@ async fn a_clock_at_the_end_of_the_years_or_of_the_fences_grants_nothing() {
         let (objects, clock, leases) = at(millis).await;
         clock.advance(SECOND);
         assert_eq!(leases.acquire(&key("a"), &request()).await.unwrap_err().kind(), kind);
-        for request in [request().new_key(), request().request_id("x").unwrap()] {
+        for request in [request().new_key(), request().request_id("x")] {
             leases.acquire(&key("a"), &request).await.unwrap_err();
         }
         assert!(objects.names().iter().all(|name| !name.contains("/meta/")), "{:?}", objects.names());
@@ -505,7 +506,7 @@ async fn a_held_key_says_who_has_it_and_until_when() {
 #[tokio::test]
 async fn a_guard_that_is_dropped_while_the_clock_is_wrong_keeps_nothing_alive() {
     let bed = Memory::new().await;
-    let guard = bed.lock("a", &request().request_id("job-7").unwrap()).await;
+    let guard = bed.lock("a", &request().request_id("job-7")).await;
     bed.clock.step_wall(3_600_000);
     assert!(!guard.is_valid());
     drop(guard);

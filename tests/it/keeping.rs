@@ -28,14 +28,14 @@ const MILLI: Duration = Duration::from_millis(1);
 const LATENCY: Duration = Duration::from_millis(20);
 
 async fn lock(leases: &Leases, name: &str, request: &Request) -> Guard {
-    match leases.lock(&key(name), request, Duration::ZERO).await.unwrap() {
+    match leases.lock_within(&key(name), request, Duration::ZERO).await.unwrap() {
         Locked::Granted(guard) => guard,
         Locked::Held(held) => panic!("{held:?}"),
     }
 }
 
 fn lasting(ttl: Duration) -> Request {
-    Request::new(ttl).unwrap().owner("holder").unwrap()
+    Request::new(ttl).owner("holder")
 }
 
 /// A key that is held and kept alive, and many clients of the same process that each try it, or look at it, and pause for
@@ -59,7 +59,7 @@ async fn crowd(clients: u32, spread: Duration, ttl: Duration, passes: Duration) 
                 match client % 10 {
                     0 => assert!(leases.get(&key("a")).await.unwrap().holder.is_some()),
                     1 => {
-                        let asked = request().request_id(format!("job-{client}")).unwrap();
+                        let asked = request().request_id(format!("job-{client}"));
                         assert!(leases.acquire(&key("a"), &asked).await.unwrap().granted().is_none());
                     }
                     _ => assert!(leases.acquire(&key("a"), &request()).await.unwrap().granted().is_none()),
@@ -174,7 +174,7 @@ async fn of_many_who_find_a_key_free_one_is_granted_it_and_all_others_are_told_o
 async fn tries_with_a_request_id_are_judged_each_on_its_own() {
     let memory = Memory::new();
     let leases = memory.process(1).await;
-    let asked = |id: &str| request().request_id(id).unwrap();
+    let asked = |id: &str| request().request_id(id);
     let mine = granted(leases.acquire(&key("a"), &asked("mine")).await);
     memory.store.faults().script(Rule::always(Op::Get, Fault::Slow(LATENCY)));
     let tried = |id: &'static str| {
@@ -272,7 +272,7 @@ async fn a_waiter_with_a_request_id_is_not_sent_away_while_it_is_handed_the_leas
     let memory = Memory::new();
     let leases = memory.process(1).await;
     let mine = acquire(&leases).await;
-    let waiting = wait(&leases, request().request_id("job-7").unwrap(), 2 * SECOND);
+    let waiting = wait(&leases, request().request_id("job-7"), 2 * SECOND);
     calm().await;
     memory.store.faults().script(Rule::once(Op::Get, Fault::Slow(SECOND)).on("meta/a"));
     let looking = tokio::spawn({

@@ -24,7 +24,7 @@ async fn lands_late(fault: Fault, request_id: Option<&str>, exists: bool) {
         suspended.leases.release(&before).await.unwrap();
     }
     let asked = match request_id {
-        Some(id) => request().request_id(id).unwrap(),
+        Some(id) => request().request_id(id),
         None => request(),
     };
     world.objects.faults().script(Rule::once(Op::Put, fault).on("meta/a"));

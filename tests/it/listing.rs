@@ -156,7 +156,7 @@ async fn every_key_is_found_by_its_prefix_on_a_local_disk_and_nothing_leaves_the
 async fn looking_writes_nothing_and_is_one_read_a_key() {
     let bed = Memory::new().await;
     let guard = bed.lock("a", &request()).await;
-    bed.leases.acquire(&key("b"), &request()).await.unwrap();
+    let _ = bed.leases.acquire(&key("b"), &request()).await.unwrap();
     // Also what has ended is left as it is.
     bed.pass(40, SECOND).await;
     let bodies = || bed.objects.names().into_iter().map(|name| bed.objects.object(&name).unwrap()).collect::<Vec<_>>();
@@ -175,7 +175,7 @@ async fn looking_writes_nothing_and_is_one_read_a_key() {
 async fn a_record_that_cannot_be_read_is_shown_as_an_error_and_hides_no_other() {
     let bed = Memory::new().await;
     for name in ["a", "b", "c", "d", "e"] {
-        bed.leases.acquire(&key(name), &request()).await.unwrap();
+        let _ = bed.leases.acquire(&key(name), &request()).await.unwrap();
     }
     bed.objects.put_object("default/meta/b.pb", "garbage");
     bed.objects.put_object("default/meta/c.pb", "");
@@ -204,7 +204,7 @@ async fn a_record_that_cannot_be_read_is_shown_as_an_error_and_hides_no_other() 
 async fn a_listing_goes_on_from_the_text_of_its_place() {
     let bed = Memory::new().await;
     for name in ["a/1", "b", "c"] {
-        bed.leases.acquire(&key(name), &request()).await.unwrap();
+        let _ = bed.leases.acquire(&key(name), &request()).await.unwrap();
     }
     let first = bed.leases.list(b"", None, 1).await.unwrap();
     let text = first.next.unwrap().to_string();
@@ -219,10 +219,10 @@ async fn a_listing_goes_on_from_the_text_of_its_place() {
 #[tokio::test]
 async fn the_index_says_which_keys_may_be_held_without_reading_any() {
     let bed = Memory::new().await;
-    bed.leases.acquire(&key("ended"), &request()).await.unwrap();
+    let _ = bed.leases.acquire(&key("ended"), &request()).await.unwrap();
     bed.clock.advance(2 * 3600 * SECOND);
     for key in [key("a"), key("b"), long().remove(0)] {
-        bed.leases.acquire(&key, &request()).await.unwrap();
+        let _ = bed.leases.acquire(&key, &request()).await.unwrap();
     }
     let before = bed.store.requests();
     let filed = bed.leases.filed(10).await.unwrap();

@@ -61,7 +61,7 @@ pub(crate) async fn process(objects: &FaultStore, clock: &TestClock) -> (Store, 
 }
 
 pub(crate) async fn lock(leases: &Leases, name: &str, request: &Request) -> Guard {
-    match leases.lock(&key(name), request, Duration::ZERO).await.unwrap() {
+    match leases.lock_within(&key(name), request, Duration::ZERO).await.unwrap() {
         Locked::Granted(guard) => guard,
         Locked::Held(held) => panic!("{held:?}"),
     }

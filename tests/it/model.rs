@@ -85,12 +85,10 @@ fn name(number: usize) -> Key {
 }
 
 fn asking(ttl_ms: u64, asked: Option<Asked>) -> Request {
-    let request = Request::new(Duration::from_millis(ttl_ms)).unwrap();
+    let request = Request::new(Duration::from_millis(ttl_ms));
     match asked {
-        None => request.owner("plain").unwrap(),
-        Some((id, owner)) => {
-            request.owner(format!("owner-{owner}")).unwrap().request_id(format!("request-{id}")).unwrap()
-        }
+        None => request.owner("plain"),
+        Some((id, owner)) => request.owner(format!("owner-{owner}")).request_id(format!("request-{id}")),
     }
 }
 

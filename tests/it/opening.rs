@@ -461,7 +461,7 @@ async fn a_prefix_counts_wherever_it_is_said_and_is_refused_beside_a_url() {
     let before = builder().prefix("locks").shares_our_clock().object_store(Arc::new(objects.clone()));
     let after = builder().object_store(Arc::new(objects.clone())).shares_our_clock().prefix("locks");
     let key = Key::new("a").unwrap();
-    let request = leasehold::lease::Request::new(Duration::from_secs(30)).unwrap();
+    let request = leasehold::lease::Request::new(Duration::from_secs(30));
     let mut granted = 0;
     for store in [before, after] {
         let leases = store.open().await.unwrap().leases("default").unwrap();

@@ -57,8 +57,9 @@ fn the_holder() {
     let store = runtime.block_on(Store::open(url(&dir))).unwrap();
     let leases = store.leases("default").unwrap();
     let ttl = env::var("LEASEHOLD_TEST_TTL").unwrap().parse().unwrap();
-    let asked = Request::new(Duration::from_secs(ttl)).unwrap().owner("holder").unwrap();
-    let Locked::Granted(guard) = runtime.block_on(leases.lock(&key("a"), &asked, Duration::ZERO)).unwrap() else {
+    let asked = Request::new(Duration::from_secs(ttl)).owner("holder");
+    let Locked::Granted(guard) = runtime.block_on(leases.lock_within(&key("a"), &asked, Duration::ZERO)).unwrap()
+    else {
         panic!("held")
     };
     say(format!("wrote {}", write(&dir, guard.fence().get(), "before")));
@@ -151,7 +152,7 @@ fn knows_and_cannot_write(ttl: u64) -> bool {
 
     holder.signal("-STOP");
     wait_until("stopping", || holder.is_stopped());
-    let asked = Request::new(Duration::from_secs(600)).unwrap().owner("next").unwrap();
+    let asked = Request::new(Duration::from_secs(600)).owner("next");
     let grant = granted(runtime.block_on(leases.acquire_within(&key("a"), &asked, PATIENCE)));
     assert!(grant.fence() > first.fence);
     assert!(write(dir.path(), grant.fence().get(), "next"));

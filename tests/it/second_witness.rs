@@ -172,7 +172,7 @@ async fn nobody_is_asked_for_a_stamp_before_it_can_say_anything() {
     let holder = machines.off_by(0).await;
     let taker = machines.off_by(5_000).await;
     granted(holder.leases.acquire(&key("a"), &request()).await);
-    taker.leases.acquire(&key("a"), &request()).await.unwrap();
+    let _ = taker.leases.acquire(&key("a"), &request()).await.unwrap();
     // By its own clock the lease is over, by the store's dates it is not.
     machines.pass(28 * SECOND);
     let before = taker.store.requests();
@@ -202,7 +202,7 @@ async fn a_lease_that_two_share_by_a_request_id_lasts_for_whoever_believes_longe
     let mut machines = Machines::new().await;
     let (long, short) = (machines.off_by(0).await, machines.off_by(0).await);
     let watcher = machines.off_by(0).await;
-    let shared = |ttl| Request::new(ttl).unwrap().owner("both").unwrap().request_id("job-7").unwrap();
+    let shared = |ttl| Request::new(ttl).owner("both").request_id("job-7");
     let first = granted(long.leases.acquire(&key("a"), &shared(60 * SECOND)).await);
     machines.pass(SECOND);
     let second = granted(short.leases.acquire(&key("a"), &shared(10 * SECOND)).await);
@@ -231,7 +231,7 @@ async fn a_lease_that_two_share_by_a_request_id_lasts_for_whoever_believes_longe
 async fn an_older_copy_of_a_grant_does_not_outlive_a_shorter_renewal() {
     let mut machines = Machines::new().await;
     let holder = machines.off_by(0).await;
-    let old = granted(holder.leases.acquire(&key("a"), &Request::new(60 * SECOND).unwrap()).await);
+    let old = granted(holder.leases.acquire(&key("a"), &Request::new(60 * SECOND)).await);
     machines.pass(5 * SECOND);
     let ttl = Some(leasehold::Ttl::new(10 * SECOND).unwrap());
     for _ in 0..2 {

@@ -36,7 +36,7 @@ fn next_put(world: &World, fault: Fault, name: &str) {
 }
 
 async fn guarded(process: &Process, request: &Request) -> Guard {
-    match process.leases.lock(&key("a"), request, Duration::ZERO).await.unwrap() {
+    match process.leases.lock_within(&key("a"), request, Duration::ZERO).await.unwrap() {
         Locked::Granted(guard) => guard,
         Locked::Held(held) => panic!("{held:?}"),
     }
@@ -156,7 +156,7 @@ async fn a_renewal_whose_fate_is_unknown_keeps_the_old_deadline() {
 async fn a_repeated_request_whose_renewal_is_in_doubt_is_not_held_by_itself() {
     let world = World::new();
     let process = world.process().await;
-    let asked = Request::new(secs(2)).unwrap().request_id("job-7").unwrap();
+    let asked = Request::new(secs(2)).request_id("job-7");
     let first = granted(process.leases.acquire(&key("a"), &asked).await);
     world.clock.advance(secs(2) - MILLI * 100);
     // The renewal lands, and nobody can read that before the first lease is over.
@@ -175,7 +175,7 @@ async fn a_renewal_that_was_unknown_is_settled_by_the_next_one() {
     for fault in [Fault::Lose(Answer::Drop), Fault::Refuse(Answer::Drop), Fault::Late(secs(16), Answer::Drop)] {
         let world = World::new();
         let process = world.process().await;
-        let grant = granted(process.leases.acquire(&key("a"), &Request::new(secs(120)).unwrap()).await);
+        let grant = granted(process.leases.acquire(&key("a"), &Request::new(secs(120))).await);
         let faults = world.objects.faults();
         faults.script(Rule::once(Op::Put, fault));
         faults.script(Rule::always(Op::Put, Fault::Refuse(Answer::Drop)));
@@ -363,7 +363,7 @@ async fn a_guard_is_lost_at_its_own_deadline_when_503s_do_not_end() {
 async fn a_guards_renewals_in_a_long_burst_are_few() {
     let world = World::new();
     let process = world.process().await;
-    let guard = guarded(&process, &Request::new(secs(300)).unwrap()).await;
+    let guard = guarded(&process, &Request::new(secs(300))).await;
     settle().await;
     world.objects.faults().script(Rule::always(Op::Put, Fault::Refuse(Answer::Status(503))));
     let before = process.store.requests();
@@ -377,7 +377,7 @@ async fn a_guards_renewals_in_a_long_burst_are_few() {
 async fn a_lease_that_nobody_wants_is_given_back_when_the_store_is_there_again() {
     let world = World::new();
     let process = world.process().await;
-    let guard = guarded(&process, &Request::new(secs(600)).unwrap()).await;
+    let guard = guarded(&process, &Request::new(secs(600))).await;
     settle().await;
     world.objects.faults().script(Rule::always(Op::Put, Fault::Refuse(Answer::Status(503))));
     let before = process.store.requests();
@@ -395,7 +395,7 @@ async fn a_lease_that_nobody_wants_is_given_back_when_the_store_is_there_again()
 async fn a_renewal_that_hangs_is_sent_again_well_before_its_lease_ends() {
     let world = World::new();
     let process = world.process().await;
-    let grant = granted(process.leases.acquire(&key("a"), &Request::new(secs(4)).unwrap()).await);
+    let grant = granted(process.leases.acquire(&key("a"), &Request::new(secs(4))).await);
     world.objects.faults().script(Rule::once(Op::Put, Fault::Refuse(Answer::Hang)).on("/meta/"));
     let began = world.clock.wall();
     renewed(moving(&[&world.clock], MILLI * 10, process.leases.renew(&grant)).await);
@@ -612,7 +612,7 @@ async fn a_record_of_another_key_is_never_granted() {
 
 #[tokio::test]
 async fn nothing_is_granted_whose_entry_could_not_be_written() {
-    for request in [request(), request().new_key(), request().request_id("job-7").unwrap()] {
+    for request in [request(), request().new_key(), request().request_id("job-7")] {
         for answer in [Answer::Status(503), Answer::Status(403), Answer::Drop, Answer::Hang] {
             let world = World::new();
             let process = world.process().await;
@@ -707,7 +707,7 @@ async fn a_guard_outlives_credentials_that_come_back_in_time_and_not_those_that_
 async fn a_guard_of_a_short_lease_tries_again_more_often() {
     let world = World::new();
     let process = world.process().await;
-    let guard = guarded(&process, &Request::new(secs(3)).unwrap()).await;
+    let guard = guarded(&process, &Request::new(secs(3))).await;
     settle().await;
     world.objects.faults().script(Rule::always(Op::Put, Fault::Refuse(Answer::Status(403))));
     pass(&[&world.clock], MILLI * 2300, MILLI * 50).await;
@@ -720,10 +720,10 @@ async fn a_guard_of_a_short_lease_tries_again_more_often() {
 async fn a_short_lease_is_kept_beside_a_long_one() {
     let world = World::new();
     let process = world.process().await;
-    let long = guarded(&process, &Request::new(secs(600)).unwrap()).await;
+    let long = guarded(&process, &Request::new(secs(600))).await;
     pass(&[&world.clock], secs(1), MILLI * 100).await;
-    let asked = Request::new(secs(3)).unwrap();
-    let Locked::Granted(short) = process.leases.lock(&key("b"), &asked, Duration::ZERO).await.unwrap() else {
+    let asked = Request::new(secs(3));
+    let Locked::Granted(short) = process.leases.lock_within(&key("b"), &asked, Duration::ZERO).await.unwrap() else {
         panic!("held")
     };
     pass(&[&world.clock], secs(30), MILLI * 100).await;
@@ -745,11 +745,12 @@ async fn a_lease_is_written_in_whole_milliseconds_and_believed_in_as_it_is_writt
 #[tokio::test]
 async fn a_note_and_a_record_larger_than_ours_are_refused() {
     let bed = crate::common::Bed::new().await;
-    let error = crate::common::request().note(vec![0; 4097]).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-    assert!(crate::common::request().note(vec![0; 4096]).is_ok());
-    bed.server.put_object("some/prefix/default/meta/a.pb", vec![0; (1 << 20) + 1]);
     let leases = bed.store.leases("default").unwrap();
+    let noted = |bytes: usize| crate::common::request().note(vec![0; bytes]);
+    let error = leases.acquire(&crate::common::key("b"), &noted(4097)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(leases.acquire(&crate::common::key("b"), &noted(4096)).await.unwrap().granted().is_some());
+    bed.server.put_object("some/prefix/default/meta/a.pb", vec![0; (1 << 20) + 1]);
     let error = leases.acquire(&crate::common::key("a"), &crate::common::request()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.to_string().contains("1048577 bytes"), "{error}");

@@ -42,7 +42,7 @@ async fn a_renewal_whose_entry_took_longer_than_the_lease_had_left_is_not_sent()
     let process = world.process().await;
     // Over the end of an hour, so that an entry must be written first.
     world.clock.advance(secs(29 * 60 + 20));
-    let request = Request::new(secs(30)).unwrap();
+    let request = Request::new(secs(30));
     let grant = granted(process.leases.acquire(&key("a"), &request).await);
     let record = world.record("a");
     world.clock.advance(secs(29));
@@ -134,7 +134,8 @@ async fn belief_ends_by_the_wall_clock_when_that_was_set_forward() {
 async fn a_guard_says_so_itself_as_soon_as_time_is_up() {
     let world = World::new();
     let process = world.process().await;
-    let Locked::Granted(guard) = process.leases.lock(&key("a"), &request(), Duration::ZERO).await.unwrap() else {
+    let Locked::Granted(guard) = process.leases.lock_within(&key("a"), &request(), Duration::ZERO).await.unwrap()
+    else {
         panic!("held")
     };
     settle().await;
@@ -194,7 +195,7 @@ async fn renewing_by_the_id_alone_moves_belief_no_further_than_the_expiry_either
 async fn a_repeated_request_moves_belief_no_further_than_the_expiry_either() {
     let world = World::new();
     let process = world.process().await;
-    let asked = request().request_id("job-7").unwrap();
+    let asked = request().request_id("job-7");
     let first = granted(process.leases.acquire(&key("a"), &asked).await);
     world.clock.advance(secs(20));
     world.clock.step_wall(-30_000);
@@ -207,7 +208,7 @@ async fn a_repeated_request_moves_belief_no_further_than_the_expiry_either() {
 async fn a_request_that_was_repeated_elsewhere_can_be_repeated_here_for_as_long_as_it_lives() {
     let world = World::new();
     let (process, other) = (world.process().await, world.process().await);
-    let asked = request().request_id("job-7").unwrap();
+    let asked = request().request_id("job-7");
     let first = granted(process.leases.acquire(&key("a"), &asked).await);
     world.clock.advance(secs(20));
     let second = granted(other.leases.acquire(&key("a"), &asked).await);
@@ -258,7 +259,7 @@ async fn a_renewal_says_who_has_it_now() {
     let (process, other) = (world.process().await, world.process().await);
     let first = granted(process.leases.acquire(&key("a"), &request()).await);
     world.clock.advance(ENDED);
-    let second = granted(other.leases.acquire(&key("a"), &request().owner("other").unwrap()).await);
+    let second = granted(other.leases.acquire(&key("a"), &request().owner("other")).await);
     let loss = lost(process.leases.renew(&first).await);
     assert_eq!(loss.taken_by.map(|holder| holder.owner), Some("other".to_owned()));
     assert_eq!(loss.fence, Some(second.fence()));
@@ -268,7 +269,7 @@ async fn a_renewal_says_who_has_it_now() {
 async fn a_renewal_whose_answer_comes_after_its_time_is_lost() {
     let world = World::new();
     let process = world.process().await;
-    let short = Request::new(secs(2)).unwrap();
+    let short = Request::new(secs(2));
     let grant = granted(process.leases.acquire(&key("a"), &short).await);
     // The write lands at once; reading back what became of it takes longer than the lease lasts.
     world.objects.faults().script(Rule::once(Op::Put, Fault::Lose(Answer::Drop)).on("/meta/"));
@@ -309,7 +310,7 @@ async fn a_clock_set_forward_by_an_hour_grants_nothing_and_what_is_held_goes_on(
     let other = s3(&server, &server_clock).probing(Probing::Never).open().await.unwrap();
     let (leases, others) = (store.leases("default").unwrap(), other.leases("default").unwrap());
     let theirs = granted(others.acquire(&key("theirs"), &request()).await);
-    let long = Request::new(secs(3600)).unwrap();
+    let long = Request::new(secs(3600));
     let mine = granted(leases.acquire(&key("mine"), &long).await);
 
     clock.step_wall(HOUR - 60_000);
@@ -416,7 +417,8 @@ async fn a_machine_that_slept_asks_the_store_for_the_time_before_it_refuses_to_g
 async fn after_a_suspended_host_wakes_its_lease_is_not_valid_and_a_renewal_is_lost() {
     let world = World::new();
     let (process, other) = (world.process_off_by(0).await, world.process().await);
-    let Locked::Granted(guard) = process.leases.lock(&key("a"), &request(), Duration::ZERO).await.unwrap() else {
+    let Locked::Granted(guard) = process.leases.lock_within(&key("a"), &request(), Duration::ZERO).await.unwrap()
+    else {
         panic!("held")
     };
     settle().await;
@@ -468,7 +470,7 @@ async fn all_clocks_stepping_together_end_a_lease_for_its_holder_before_anybody_
 async fn a_stall_before_the_record_is_written_writes_no_lease_that_is_over() {
     let world = World::new();
     let process = world.process().await;
-    let short = Request::new(secs(2)).unwrap().new_key();
+    let short = Request::new(secs(2)).new_key();
     world.objects.faults().script(Rule::once(Op::Put, Fault::Delay(secs(4))).on(".lease-index"));
     let watch = Arc::new(std::sync::Mutex::new(Vec::new()));
     let seen = Arc::clone(&watch);
@@ -504,7 +506,7 @@ async fn a_stall_by_the_wall_clock_alone_is_one_too() {
 async fn a_grant_whose_answer_comes_after_its_time_is_not_returned() {
     let world = World::new();
     let process = world.process().await;
-    let short = Request::new(secs(2)).unwrap().new_key();
+    let short = Request::new(secs(2)).new_key();
     world.objects.faults().script(Rule::once(Op::Put, Fault::Lose(Answer::Drop)).on("/meta/"));
     world.objects.faults().script(Rule::once(Op::Get, Fault::Delay(secs(4))).on("/meta/"));
     let clock = world.clock.clone();
@@ -545,7 +547,7 @@ async fn a_hand_over_that_took_longer_than_the_lease_is_no_grant() {
     settle().await;
     let leases = process.leases.clone();
     let waiting = tokio::spawn(async move {
-        let short = Request::new(secs(2)).unwrap();
+        let short = Request::new(secs(2));
         leases.acquire_within(&key("a"), &short, secs(60)).await
     });
     settle().await;
@@ -613,7 +615,7 @@ async fn an_expiry_that_some_clock_could_have_written_is_waited_for() {
     let world = World::new();
     let process = world.process().await;
     let other = world.process_off_by(1000).await;
-    let theirs = granted(other.leases.acquire(&key("a"), &Request::new(secs(3600)).unwrap()).await);
+    let theirs = granted(other.leases.acquire(&key("a"), &Request::new(secs(3600))).await);
     let wait = async { process.leases.acquire_within(&key("a"), &request(), secs(7200)).await };
     let mine = granted(moving(&[&world.clock, &other.clock], secs(1), wait).await);
     assert!(world.clock.wall() > theirs.expires_at().plus(SKEW));
@@ -673,7 +675,7 @@ async fn a_time_to_live_within_the_limits_is_granted_as_it_was_asked_for() {
     let process = world.process().await;
     for (number, asked) in [secs(1), secs(7), secs(3600)].into_iter().enumerate() {
         let name = key(&format!("k{number}"));
-        let grant = granted(process.leases.acquire(&name, &Request::new(asked).unwrap()).await);
+        let grant = granted(process.leases.acquire(&name, &Request::new(asked)).await);
         assert_eq!((grant.ttl(), grant.time_left()), (asked, asked));
         assert_eq!(grant.expires_at(), world.clock.wall().plus(asked));
         let again = renewed(process.leases.renew_by_id(&name, grant.lease_id(), Some(Ttl::new(asked).unwrap())).await);
@@ -692,12 +694,12 @@ async fn a_time_to_live_beyond_the_limits_is_refused_by_name_and_nothing_is_sent
         (secs(3600) + MILLI, "TTL must be between 1 s and 1 h (got 1 h 1 ms)", "leasehold store set --max-ttl"),
         (10 * MILLI, "TTL must be between 1 s and 1 h (got 10 ms)", "min_ttl"),
     ] {
-        let request = Request::new(asked).unwrap();
+        let request = Request::new(asked);
         let (name, ttl) = (key("b"), Some(Ttl::new(asked).unwrap()));
         let errors = [
             process.leases.acquire(&name, &request).await.map(drop).unwrap_err(),
             process.leases.acquire_within(&name, &request, secs(5)).await.map(drop).unwrap_err(),
-            process.leases.lock(&name, &request, Duration::ZERO).await.map(drop).unwrap_err(),
+            process.leases.lock_within(&name, &request, Duration::ZERO).await.map(drop).unwrap_err(),
             process.leases.renew_by_id(&key("a"), held.lease_id(), ttl).await.map(drop).unwrap_err(),
         ];
         for error in errors {
@@ -705,10 +707,11 @@ async fn a_time_to_live_beyond_the_limits_is_refused_by_name_and_nothing_is_sent
             assert!(error.to_string().contains(words) && error.to_string().contains(way_out), "{error}");
         }
     }
-    assert_eq!(process.store.requests().total(), before);
     for refused in [Duration::ZERO, Duration::from_micros(999), Ttl::MAX.as_duration() + MILLI, Duration::MAX] {
-        assert_eq!(Request::new(refused).unwrap_err().kind(), ErrorKind::Invalid);
+        let error = process.leases.acquire(&key("b"), &Request::new(refused)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
     }
+    assert_eq!(process.store.requests().total(), before);
 }
 
 #[tokio::test]
@@ -717,7 +720,7 @@ async fn a_lease_of_a_millisecond_works_where_the_settings_allow_it() {
     let mut settings = Settings::default();
     settings.min_ttl = MILLI;
     let process = world.process_with(&world.clock, settings).await;
-    let grant = granted(process.leases.acquire(&key("a"), &Request::new(MILLI).unwrap()).await);
+    let grant = granted(process.leases.acquire(&key("a"), &Request::new(MILLI)).await);
     assert!(grant.is_valid());
     world.clock.advance(MILLI);
     assert!(!grant.is_valid());
@@ -730,7 +733,7 @@ async fn a_lease_of_a_millisecond_works_where_the_settings_allow_it() {
 async fn a_shorter_renewal_shortens_neither_what_others_see_nor_belief() {
     let world = World::new();
     let process = world.process().await;
-    let first = granted(process.leases.acquire(&key("a"), &Request::new(secs(600)).unwrap()).await);
+    let first = granted(process.leases.acquire(&key("a"), &Request::new(secs(600))).await);
     let short = Ttl::new(secs(10)).unwrap();
     let second = renewed(process.leases.renew_by_id(&key("a"), first.lease_id(), Some(short)).await);
     assert_eq!(second.expires_at(), first.expires_at(), "an expiry never moves back");
@@ -871,7 +874,7 @@ async fn the_fences_of_two_processes_rise_in_the_order_of_their_grants() {
 async fn renewing_and_repeating_a_request_keep_the_fence() {
     let world = World::new();
     let process = world.process().await;
-    let asked = request().request_id("job-7").unwrap();
+    let asked = request().request_id("job-7");
     let first = granted(process.leases.acquire(&key("a"), &asked).await);
     world.clock.advance(secs(5));
     let second = renewed(process.leases.renew(&first).await);

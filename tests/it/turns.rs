@@ -222,7 +222,7 @@ async fn a_request_that_was_granted_is_granted_again_while_its_process_stays_bac
     theirs.abort();
     leases.release(&grant).await.unwrap();
     assert_eq!(held(leases.acquire(&key("a"), &request()).await).by, None);
-    let asked = request().request_id("job-7").unwrap();
+    let asked = request().request_id("job-7");
     assert_eq!(held(leases.acquire(&key("a"), &asked).await).by, None, "a new request stays back as well");
     let elsewhere = granted(others.acquire(&key("a"), &asked).await);
     let again = granted(leases.acquire(&key("a"), &asked).await);

@@ -198,7 +198,7 @@ async fn so_does_who_waits_for_what_its_process_has_from_another_by_a_request_id
     let memory = Memory::new();
     let (store, others) = (memory.builder(1).open().await.unwrap(), memory.process(2).await);
     let leases = store.leases("default").unwrap();
-    let asked = request().request_id("job-7").unwrap();
+    let asked = request().request_id("job-7");
     granted(others.acquire(&key("a"), &asked).await);
     let _guard = leases.guard(granted(leases.acquire(&key("a"), &asked).await), None);
     let _waiting = wait(&leases, request(), LONG);
@@ -212,7 +212,7 @@ async fn so_does_who_waits_for_what_its_process_has_from_another_by_a_request_id
 async fn who_waits_for_a_lease_of_its_own_process_sees_that_it_was_given_back_through_another() {
     let memory = Memory::new();
     let (leases, others) = (memory.process(1).await, memory.process(2).await);
-    let mine = granted(leases.acquire(&key("a"), &Request::new(LONG).unwrap()).await);
+    let mine = granted(leases.acquire(&key("a"), &Request::new(LONG)).await);
     let waiting = wait(&leases, request(), LONG);
     memory.pass(10 * SECOND).await;
     others.release(&mine).await.unwrap();
@@ -225,7 +225,7 @@ async fn who_waits_for_a_lease_of_its_own_process_sees_that_it_was_given_back_th
 async fn who_waits_for_a_lease_that_a_guard_has_lost_looks_for_itself() {
     let memory = Memory::new();
     let (leases, others) = (memory.process(1).await, memory.process(2).await);
-    let long = granted(leases.acquire(&key("a"), &Request::new(LONG).unwrap()).await);
+    let long = granted(leases.acquire(&key("a"), &Request::new(LONG)).await);
     let guard = leases.guard(long.clone(), Some(5 * SECOND));
     let waiting = wait(&leases, request(), LONG);
     memory.pass(10 * SECOND).await;
@@ -242,7 +242,7 @@ async fn a_hand_over_that_was_asked_for_again_elsewhere_is_believed_in_for_no_lo
     let memory = Memory::new();
     let (leases, others) = (memory.process(1).await, memory.process(2).await);
     let mine = acquire(&leases).await;
-    let asked = request().request_id("job-7").unwrap();
+    let asked = request().request_id("job-7");
     let waiting = wait(&leases, asked.clone(), LONG);
     calm().await;
     // It lands, its answer does not come, and whoever released goes away.
@@ -269,7 +269,7 @@ async fn who_waits_for_another_process_looks_once_or_twice_in_an_interval_that_g
     let mut settings = Settings::default();
     (settings.poll_interval, settings.max_poll_interval) = (SECOND, 10 * SECOND);
     let store = memory.builder(2).settings(settings).open().await.unwrap();
-    granted(memory.process(1).await.acquire(&key("a"), &Request::new(LONG).unwrap()).await);
+    granted(memory.process(1).await.acquire(&key("a"), &Request::new(LONG)).await);
     let _waiting = wait(&store.leases("default").unwrap(), request(), LONG);
     calm().await;
     // First at most 1.5, 2.25 and 3.4 s, and at least half of each; in the end 5 to 10.
@@ -374,7 +374,7 @@ async fn a_lease_handed_to_a_waiter_with_a_request_id_that_gave_up_is_left_to_be
     let memory = Memory::new();
     let leases = memory.process(1).await;
     let mine = acquire(&leases).await;
-    let (name, asked) = (key("a"), request().request_id("job-7").unwrap());
+    let (name, asked) = (key("a"), request().request_id("job-7"));
     let mut waiting = Box::pin(leases.acquire_within(&name, &asked, LONG));
     assert!(poll_once(&mut waiting).await.is_none());
     leases.release(&mine).await.unwrap();
@@ -389,7 +389,7 @@ async fn a_lease_handed_to_a_waiter_with_a_request_id_that_gave_up_is_left_to_be
 async fn waiting_with_the_request_id_of_a_live_lease_returns_that_lease_at_once() {
     let memory = Memory::new();
     let (leases, others) = (memory.process(1).await, memory.process(2).await);
-    let asked = request().request_id("job-7").unwrap();
+    let asked = request().request_id("job-7");
     let mine = granted(leases.acquire(&key("a"), &asked).await);
     let queue = wait(&leases, request(), LONG);
     calm().await;
@@ -406,9 +406,8 @@ async fn waiting_with_the_request_id_of_a_live_lease_returns_that_lease_at_once(
 
 #[tokio::test]
 async fn waiting_with_a_request_id_that_was_not_granted_takes_over_nobodys_lease() {
-    let asked = request().request_id("job-7").unwrap();
-    let others_asked =
-        [request(), request().request_id("job-8").unwrap(), asked.clone().owner("somebody else").unwrap()];
+    let asked = request().request_id("job-7");
+    let others_asked = [request(), request().request_id("job-8"), asked.clone().owner("somebody else")];
     for (theirs, elsewhere) in others_asked.into_iter().flat_map(|theirs| [(theirs.clone(), true), (theirs, false)]) {
         let memory = Memory::new();
         let (leases, others) = (memory.process(1).await, memory.process(2).await);
@@ -516,7 +515,7 @@ async fn a_release_that_is_dropped_before_it_wrote_gives_the_waiter_its_place_ba
     let leases = memory.process(1).await;
     let mine = acquire(&leases).await;
     // Into another hour, so that an index entry has to be written first.
-    let first = wait(&leases, Request::new(Duration::from_secs(3000)).unwrap(), LONG);
+    let first = wait(&leases, Request::new(Duration::from_secs(3000)), LONG);
     calm().await;
     let second = wait(&leases, request(), LONG);
     calm().await;
@@ -533,7 +532,7 @@ async fn a_release_that_is_dropped_before_it_wrote_gives_the_waiter_its_place_ba
 
 #[tokio::test]
 async fn a_waiter_whose_time_is_up_while_the_lease_is_on_its_way_to_it_gets_it() {
-    for asked in [request(), request().request_id("job-7").unwrap()] {
+    for asked in [request(), request().request_id("job-7")] {
         let memory = Memory::new();
         let leases = memory.process(1).await;
         let mine = acquire(&leases).await;
@@ -554,7 +553,7 @@ async fn a_waiter_whose_time_is_up_while_the_lease_is_on_its_way_to_it_gets_it()
 
 #[tokio::test]
 async fn a_waiter_whose_time_is_up_is_not_handed_what_has_ended_on_its_way() {
-    for (asked, given_back) in [(request(), 1), (request().request_id("job-7").unwrap(), 0)] {
+    for (asked, given_back) in [(request(), 1), (request().request_id("job-7"), 0)] {
         let memory = Memory::new();
         let store = memory.builder(1).open().await.unwrap();
         let leases = store.leases("default").unwrap();

@@ -57,7 +57,7 @@ async fn a_watch_begins_with_what_there_is_and_tells_every_change() {
 #[tokio::test]
 async fn a_lease_that_runs_out_is_told_of_when_it_has_ended_and_not_before() {
     let bed = Memory::new().await;
-    bed.other().await.acquire(&key("a"), &request()).await.unwrap();
+    let _ = bed.other().await.acquire(&key("a"), &request()).await.unwrap();
     let mut changes = watch(&bed, "a");
     assert!(told(&mut changes).await.unwrap().unwrap().holder.is_some());
     bed.pass(30, SECOND).await;
@@ -102,7 +102,7 @@ async fn a_watch_reads_less_and_less_often_and_is_quick_again_after_a_change() {
 #[tokio::test]
 async fn a_watch_only_reads_and_is_no_activity() {
     let bed = Memory::new().await;
-    bed.other().await.acquire(&key("a"), &request()).await.unwrap();
+    let _ = bed.other().await.acquire(&key("a"), &request()).await.unwrap();
     let (before, idle) = (bed.store.requests(), bed.store.idle_for());
     let mut changes = watch(&bed, "a");
     bed.pass(60, SECOND).await;

@@ -40,7 +40,7 @@ pub(crate) async fn a_decision_can_be_read_until_its_time_is_over(place: Arc<Pla
     let clock = TestClock::at(now());
     let decisions = place.open_at(&clock).await.decisions();
     let (decided, undecided) = (decisions.begin(), decisions.begin());
-    decisions.decide(decided, Decision::Commit).await.unwrap();
+    let _ = decisions.decide(decided, Decision::Commit).await.unwrap();
     clock.advance(Duration::from_secs(2 * 3600));
     assert_eq!(decisions.decide(undecided, Decision::Abort).await.unwrap(), Decided::TooOld);
     assert_eq!(decisions.decision(undecided).await.unwrap(), Answer::Forgotten);

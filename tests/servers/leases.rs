@@ -63,7 +63,7 @@ pub(crate) async fn a_waiter_of_another_process_gets_the_lease_when_it_is_releas
 
 pub(crate) async fn a_lease_that_ended_is_taken_over_and_its_holder_is_told(place: Arc<Place>) {
     let [(_a, ours), (_b, theirs)] = &processes(&place, 2).await[..] else { unreachable!() };
-    let short = Request::new(Duration::from_secs(1)).unwrap();
+    let short = Request::new(Duration::from_secs(1));
     // Patiently: a store that takes longer than that grants it too late to be of use.
     let first = granted(ours.acquire_within(&key("a"), &short, PATIENCE).await);
     let second = granted(theirs.acquire_within(&key("a"), &request(), PATIENCE).await);
@@ -78,8 +78,10 @@ pub(crate) async fn a_lease_that_ended_is_taken_over_and_its_holder_is_told(plac
 pub(crate) async fn a_guard_keeps_a_lease_alive(place: Arc<Place>) {
     let [(_a, ours), (_b, theirs)] = &processes(&place, 2).await[..] else { unreachable!() };
     for seconds in [3, 12, 48] {
-        let request = Request::new(Duration::from_secs(seconds)).unwrap();
-        let Locked::Granted(guard) = ours.lock(&key("a"), &request, PATIENCE).await.unwrap() else { panic!("held") };
+        let request = Request::new(Duration::from_secs(seconds));
+        let Locked::Granted(guard) = ours.lock_within(&key("a"), &request, PATIENCE).await.unwrap() else {
+            panic!("held")
+        };
         let first = guard.grant();
         let beyond = first.expires_at().plus(first.ttl());
         let kept = loop {
@@ -106,7 +108,7 @@ pub(crate) async fn a_guard_keeps_a_lease_alive(place: Arc<Place>) {
 
 pub(crate) async fn a_request_repeated_by_another_process_gets_its_lease_again(place: Arc<Place>) {
     let [(_a, ours), (_b, theirs)] = &processes(&place, 2).await[..] else { unreachable!() };
-    let asked = request().request_id("job-7").unwrap();
+    let asked = request().request_id("job-7");
     let first = granted(ours.acquire(&key("a"), &asked).await);
     let again = granted(theirs.acquire(&key("a"), &asked).await);
     assert_eq!((first.lease_id(), first.fence()), (again.lease_id(), again.fence()));

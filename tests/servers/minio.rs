@@ -167,7 +167,7 @@ mod on {
         let leases = store.leases("default").unwrap();
         for _ in 0..3 {
             let grant = granted(leases.acquire(&key("a"), &request()).await);
-            leases.renew(&grant).await.unwrap();
+            let _ = leases.renew(&grant).await.unwrap();
             leases.release(&grant).await.unwrap();
         }
         let txn = store.decisions().begin();

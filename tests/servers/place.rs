@@ -270,12 +270,12 @@ pub(crate) fn key(name: &str) -> Key {
 
 /// For a lease that outlives a slow test.
 pub(crate) fn request() -> Request {
-    Request::new(Duration::from_secs(120)).unwrap().owner("suite").unwrap()
+    Request::new(Duration::from_secs(120)).owner("suite")
 }
 
 /// For a lease that is over soon, by the store's own clock as well: that one cannot be moved.
 pub(crate) fn brief() -> Request {
-    Request::new(Duration::from_secs(1)).unwrap().owner("suite").unwrap()
+    Request::new(Duration::from_secs(1)).owner("suite")
 }
 
 /// Waits until a brief lease has ended for everybody: a second, and what clocks and stamps may differ by.

@@ -62,7 +62,7 @@ impl Client {
 
     async fn cycle(&mut self, counts: &Counts) {
         let key = key(&format!("k-{}", self.pick(KEYS)));
-        let request = Request::new(Duration::from_secs(15)).unwrap().owner(&self.name).unwrap();
+        let request = Request::new(Duration::from_secs(15)).owner(&self.name);
         let grant = match self.leases.acquire_within(&key, &request, PATIENCE).await {
             Ok(Acquired::Granted(grant)) => grant,
             Ok(Acquired::Held(held)) => {
@@ -147,7 +147,7 @@ async fn a_bad_network_costs_time_and_nothing_else(place: Arc<Place>) {
     // No key is stuck: what nobody wanted has been freed, or frees itself.
     proxy.faults().clear();
     for number in 0..KEYS {
-        let request = Request::new(Duration::from_secs(15)).unwrap();
+        let request = Request::new(Duration::from_secs(15));
         let acquired = direct.acquire_within(&key(&format!("k-{number}")), &request, PATIENCE).await.unwrap();
         direct.release(&acquired.granted().expect("stuck")).await.unwrap();
     }

@@ -61,7 +61,7 @@ pub(crate) async fn decisions_whose_time_is_over_are_deleted(place: Arc<Place>) 
     let mut txns = Vec::new();
     for _ in 0..10 {
         txns.push(decisions.begin());
-        decisions.decide(txns[txns.len() - 1], Decision::Commit).await.unwrap();
+        let _ = decisions.decide(txns[txns.len() - 1], Decision::Commit).await.unwrap();
     }
     clock.advance(Duration::from_secs(12 * 3600));
     let early = store.sweeper().run_once(at_once()).await.unwrap();
@@ -80,7 +80,7 @@ pub(crate) async fn a_dry_run_changes_nothing(place: Arc<Place>) {
     until_brief_ones_have_ended().await;
     let store = place.open().await;
     let before = place.names().await;
-    let report = store.sweeper().run_once(at_once().dry_run()).await.unwrap();
+    let report = store.sweeper().run_once(at_once().dry_run(true)).await.unwrap();
     assert_eq!((report.of("lease").cleared, report.entries_deleted), (1, 1), "{report:?}");
     assert_eq!(place.names().await, before, "not even a time object");
     let done = store.sweeper().run_once(at_once()).await.unwrap();

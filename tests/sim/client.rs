@@ -134,7 +134,7 @@ impl Client {
     pub fn request(&mut self) -> (Request, String) {
         let ttl = *[1000, 1500, 3000, 6000, 12_000, 25_000, 60_000].choose(&mut self.dice).unwrap_or(&3000);
         self.asked += 1;
-        let request = Request::new(Duration::from_millis(ttl)).expect("a good time to live");
+        let request = Request::new(Duration::from_millis(ttl));
         let shared = self.plan.profile == Profile::Shared;
         let repeats = self.dice.random_range(0..5) < if shared { 4 } else { 1 };
         let request = match self.plan.has("new_key") && self.dice.random_range(0..5) == 0 {
@@ -144,11 +144,11 @@ impl Client {
         if repeats && self.plan.has("request_id") {
             // Shared by all: any client may repeat the request of any other.
             let id = format!("request-{}", self.dice.random_range(0..if shared { 1 } else { 3 }));
-            let request = request.owner("shared").and_then(|request| request.request_id(id)).expect("short names");
+            let request = request.owner("shared").request_id(id);
             return (request, String::new());
         }
         let owner = format!("{}-{}", self.name, self.asked);
-        (request.owner(&owner).expect("a short name"), owner)
+        (request.owner(&owner), owner)
     }
 
     /// What a command does that is run once: a process that knows nothing takes what it can, and ends.
@@ -258,7 +258,7 @@ impl Client {
         let wait = if self.dice.random_range(0..2) == 0 { Duration::ZERO } else { millis(&mut self.dice, 10..6000) };
         let (leases, name) = (self.leases(&place), place.key.clone());
         self.world.note(format_args!("{} locks {}, waits {} ms", self.name, place.id(), wait.as_millis()));
-        let guard = match self.patience(async move { leases.lock(&name, &request, wait).await }).await {
+        let guard = match self.patience(async move { leases.lock_within(&name, &request, wait).await }).await {
             Some(Ok(Locked::Granted(guard))) => guard,
             Some(Ok(Locked::Held(held))) => return self.auditor.held(&owner, &held),
             Some(Err(_)) | None => return,
@@ -301,7 +301,7 @@ impl Client {
         let mut options = SweepOptions::new().op_delay(Duration::ZERO);
         match self.dice.random_range(0..4) {
             0 => options = options.max_ops(self.dice.random_range(1..6)),
-            1..=2 => options = options.heed_activity(),
+            1..=2 => options = options.heed_activity(true),
             _ => {}
         }
         let swept = self.patience(async move { store.sweeper().run_once(options).await }).await;

@@ -77,7 +77,7 @@ async fn tidied(store: Store, entries: u64, keys: Vec<(Place, u64)>, wild: bool)
             problems.push(format!("I10: {key} is still held: {status:?}"));
         }
         // Longer than the store can be behind: no lease is granted that ends by its own machine's clock at once.
-        let request = Request::new(Duration::from_secs(30))?;
+        let request = Request::new(Duration::from_secs(30));
         match leases.acquire_within(key, &request, WATCHED).await? {
             Acquired::Granted(grant) if grant.fence().get() <= highest => {
                 problems.push(format!("I1: {key} was granted with {} after {highest}", grant.fence()));

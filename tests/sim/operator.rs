@@ -55,7 +55,9 @@ impl Client {
             let (asked, leases, key) = (self.auditor.asked(place), self.leases(place), place.key.clone());
             let (request, auditor) = (request.clone(), self.auditor.clone());
             async move {
-                let Ok(Locked::Granted(guard)) = leases.lock(&key, &request, Duration::ZERO).await else { return None };
+                let Ok(Locked::Granted(guard)) = leases.lock_within(&key, &request, Duration::ZERO).await else {
+                    return None;
+                };
                 let grant = guard.grant();
                 let shared = Arc::new(Mutex::new(Some(guard)));
                 let belief = auditor.granted(machine, &asked, &grant, Hold::Guard(Arc::clone(&shared)), None);

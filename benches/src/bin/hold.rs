@@ -91,8 +91,8 @@ impl Embedded {
 /// Guards on so many keys that nobody had before.
 async fn hold(leases: &Leases, first: usize, count: usize, ttl: Duration) -> Result<Vec<Guard>> {
     let guards = stream::iter(first..first + count).map(|number| async move {
-        let request = Request::new(ttl)?.owner("worker-7")?.new_key();
-        match leases.lock(&Key::new(format!("orders/{number}"))?, &request, Duration::ZERO).await? {
+        let request = Request::new(ttl).owner("worker-7").new_key();
+        match leases.lock_within(&Key::new(format!("orders/{number}"))?, &request, Duration::ZERO).await? {
             Locked::Granted(guard) => Ok(guard),
             Locked::Held(held) => Err(format!("held: {held:?}").into()),
         }
@@ -276,7 +276,7 @@ async fn resting(arguments: &Arguments) -> Result<()> {
     let spread = settings.sweep.rest_spread.as_secs();
     let store = Store::builder().url("memory://").clock(Arc::new(clock.clone())).settings(settings).open().await?;
     let leases = store.leases("default")?;
-    let request = Request::new(Duration::from_secs(60))?;
+    let request = Request::new(Duration::from_secs(60));
     drop(leases.acquire(&Key::new("left-behind")?, &request).await?);
     let sweeper = store.sweeper().start();
     let mut last = store.requests();

@@ -50,7 +50,7 @@ async fn populate(clock: &TestClock, expired: usize, live: usize) -> Result<InMe
     let objects = Arc::new(InMemory::new());
     let store = builder(objects.clone(), clock, 250).open().await?;
     let leases = store.leases("default")?;
-    let request = Request::new(Duration::from_secs(60))?.owner("worker-7")?.new_key();
+    let request = Request::new(Duration::from_secs(60)).owner("worker-7").new_key();
     for number in 0..expired {
         acquired(leases.acquire(&Key::new(format!("orders/ended-{number}"))?, &request).await?)?;
     }

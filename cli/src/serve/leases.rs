@@ -82,9 +82,9 @@ struct Wanted {
 async fn grant(app: App, headers: &HeaderMap, wanted: Wanted) -> Result<Response, Problem> {
     let came = app.clock.monotonic();
     let leases = app.store.leases(wire::namespace(wanted.namespace.as_deref())?)?;
-    let mut request = Request::new(wanted.ttl.unwrap_or(app.default_ttl))?.owner(wanted.owner.clone())?;
+    let mut request = Request::new(wanted.ttl.unwrap_or(app.default_ttl)).owner(wanted.owner.clone());
     if let Some(note) = &wanted.note {
-        request = request.note(note.clone())?;
+        request = request.note(note.clone());
     }
     let id = match headers.get(wire::IDEMPOTENCY_KEY) {
         Some(id) => {
@@ -93,7 +93,7 @@ async fn grant(app: App, headers: &HeaderMap, wanted: Wanted) -> Result<Response
         None => None,
     };
     if let Some(id) = id {
-        request = request.request_id(id)?;
+        request = request.request_id(id);
     }
     let wait = wanted.wait.min(app.max_wait);
     let continues = headers.get(wire::WAIT).is_some_and(|value| value == wire::CONTINUES);

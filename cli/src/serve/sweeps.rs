@@ -23,13 +23,8 @@ pub(super) async fn run(State(app): State<App>, Body(body): Body<Sweep>) -> Resu
     if !(1..=100_000).contains(&ops) {
         return Err(Problem::invalid("`max_ops` is a number from 1 to 100000"));
     }
-    let mut options = SweepOptions::new().max_ops(ops);
-    if body.dry_run {
-        options = options.dry_run();
-    }
-    if let Some(namespace) = &body.namespace {
-        options = options.namespace(wire::namespace(Some(namespace))?);
-    }
+    let namespace = body.namespace.as_deref().map(|name| wire::namespace(Some(name))).transpose()?;
+    let options = SweepOptions::new().max_ops(ops).dry_run(body.dry_run).namespace(namespace);
     // One at a time: a second one would only wait for the first.
     let turn = std::sync::Arc::clone(&app.sweeping).try_lock_owned();
     let Ok(turn) =

@@ -36,7 +36,7 @@ async fn a_store_in_good_order_is_clean_and_looking_changes_nothing() {
     let given_back = take(&process, "free").await;
     process.leases.release(&given_back).await.unwrap();
     let decisions = process.store.decisions();
-    decisions.decide(decisions.begin(), Decision::Commit).await.unwrap();
+    let _ = decisions.decide(decisions.begin(), Decision::Commit).await.unwrap();
     let before = contents(&world);
 
     let report = look(&process.store).await;
@@ -168,7 +168,7 @@ async fn an_answer_that_was_damaged_on_its_way_is_no_damage() {
     assert!(report.findings.is_empty() && report.is_clean(), "{report:?}");
     assert_eq!(world.objects.faults().injected().get("corrupt"), Some(&1));
     assert_eq!(contents(&world), before);
-    holder.leases.renew(&grant).await.unwrap();
+    let _ = holder.leases.renew(&grant).await.unwrap();
 }
 
 #[tokio::test]

@@ -126,9 +126,9 @@ async fn another_age_of_transactions_neither_revives_what_is_forgotten_nor_voids
     let hour = Duration::from_secs(3600);
     let decisions = world.process().await.store.decisions();
     let (gone, stands) = (decisions.begin(), decisions.begin());
-    decisions.decide(gone, Decision::Commit).await.unwrap();
+    let _ = decisions.decide(gone, Decision::Commit).await.unwrap();
     world.clock.advance(Duration::from_secs(50 * 60));
-    decisions.decide(stands, Decision::Commit).await.unwrap();
+    let _ = decisions.decide(stands, Decision::Commit).await.unwrap();
     world.clock.advance(Duration::from_secs(26 * 60));
     decisions.forget(gone).await.unwrap();
 

@@ -33,7 +33,7 @@ impl Busy {
     /// Takes a lease on a key that has no entry in this hour.
     async fn work(&mut self, name: &str) {
         let before = self.store.requests();
-        let request = Request::new(20 * SECOND).unwrap();
+        let request = Request::new(20 * SECOND);
         let Acquired::Granted(grant) = self.leases.acquire(&key(name), &request).await.unwrap() else {
             panic!("{name} is held");
         };

@@ -87,7 +87,7 @@ async fn decisions_cost_a_read_each_and_two_deletes_a_page() {
     let bed = Bed::new().await;
     let decisions = bed.store.decisions();
     for _ in 0..20 {
-        decisions.decide(decisions.begin(), Decision::Commit).await.unwrap();
+        let _ = decisions.decide(decisions.begin(), Decision::Commit).await.unwrap();
     }
     bed.clock.advance(Duration::from_secs(24 * 3600) + PAST);
     let (report, made) = bed.counting(bed.store.sweeper().run_once(at_once())).await;

@@ -108,7 +108,7 @@ async fn an_entry_of_a_released_lease_is_deleted_and_its_record_left_as_it_is() 
 async fn a_lease_renewed_into_a_later_hour_keeps_its_lease_and_loses_only_its_stale_entry() {
     let world = World::new();
     let process = world.process().await;
-    let long = Request::new(Duration::from_secs(3000)).unwrap();
+    let long = Request::new(Duration::from_secs(3000));
     let mut grant = process.leases.acquire(&key("a"), &long).await.unwrap().granted().unwrap();
     for _ in 0..2 {
         world.clock.advance(Duration::from_secs(2400));
@@ -347,7 +347,7 @@ async fn neither_a_clock_ahead_on_s3_nor_a_date_ahead_deletes_anything() {
 async fn keeping_alive_polling_looking_listing_and_sweeping_are_no_activity() {
     let world = World::new();
     let process = world.process().await;
-    let guard = process.leases.lock(&key("a"), &request(), Duration::ZERO).await.unwrap();
+    let guard = process.leases.lock_within(&key("a"), &request(), Duration::ZERO).await.unwrap();
     let waiting = tokio::spawn({
         let leases = process.leases.clone();
         async move { leases.acquire_within(&key("a"), &request(), Duration::from_secs(3600)).await }
@@ -425,14 +425,14 @@ async fn a_dry_run_says_what_would_be_done_and_writes_nothing() {
     let process = world.process().await;
     let decisions = process.store.decisions();
     let txn = decisions.begin();
-    decisions.decide(txn, Decision::Commit).await.unwrap();
+    let _ = decisions.decide(txn, Decision::Commit).await.unwrap();
     world.clock.advance(DAY - Duration::from_secs(1800));
     take(&process.leases, "a").await;
     let grant = take(&process.leases, "b").await;
     process.leases.release(&grant).await.unwrap();
     world.clock.advance(Duration::from_secs(2 * 3600));
     let (names, changes) = (world.objects.names(), changes(&world.objects));
-    let dry = process.store.sweeper().run_once(at_once().dry_run()).await.unwrap();
+    let dry = process.store.sweeper().run_once(at_once().dry_run(true)).await.unwrap();
     assert_eq!(named(&changes), []);
     assert_eq!(world.objects.names(), names);
     assert_eq!((dry.of("lease").cleared, dry.of("decision").deleted, dry.entries_deleted), (1, 1, 3), "{dry:?}");
@@ -475,7 +475,7 @@ async fn a_marker_is_deleted_before_its_entry() {
     let world = World::new();
     let process = world.process().await;
     let txn = process.store.decisions().begin();
-    process.store.decisions().decide(txn, Decision::Abort).await.unwrap();
+    let _ = process.store.decisions().decide(txn, Decision::Abort).await.unwrap();
     let entry = entries(&world.objects).remove(0);
     world.clock.advance(DAY + PAST - Duration::from_secs(3600));
     let early = process.store.sweeper().run_once(at_once()).await.unwrap();
@@ -494,7 +494,7 @@ async fn an_entry_outlives_a_marker_whose_deletion_was_not_confirmed() {
         let world = World::new();
         let process = world.process().await;
         let decisions = process.store.decisions();
-        decisions.decide(decisions.begin(), Decision::Commit).await.unwrap();
+        let _ = decisions.decide(decisions.begin(), Decision::Commit).await.unwrap();
         world.clock.advance(DAY + PAST);
         world.objects.faults().script(Rule::once(Op::Delete, fault).on(".txn-decisions/m/"));
         let report = process.store.sweeper().run_once(at_once()).await.unwrap();
@@ -512,7 +512,7 @@ async fn a_marker_filed_under_a_later_hour_loses_only_this_entry() {
     let process = world.process().await;
     let decisions = process.store.decisions();
     let txn = decisions.begin();
-    decisions.decide(txn, Decision::Commit).await.unwrap();
+    let _ = decisions.decide(txn, Decision::Commit).await.unwrap();
     let own = entries(&world.objects);
     // Another decider filed it, and lost.
     world.objects.put_object(&format!(".txn-decisions/e/{HOUR}/{txn}"), "{}");

@@ -104,7 +104,7 @@ async fn whoever_looks_sees_what_it_is_doing_and_how_its_runs_ended() {
     let seen = store.sweeper().state();
     assert!(!seen.running && seen.rests_until > Some(world.clock.wall()), "{seen:?}");
     assert_eq!((seen.runs[0].report.entries_deleted, seen.runs[0].by_hand), (3, false));
-    store.sweeper().run_once(super::at_once().dry_run()).await.unwrap();
+    store.sweeper().run_once(super::at_once().dry_run(true)).await.unwrap();
     assert_eq!(store.sweeper().state().runs.len(), 1, "a dry run has done nothing");
     store.sweeper().run_once(super::at_once()).await.unwrap();
     let seen = store.sweeper().state();
@@ -154,7 +154,7 @@ async fn a_pass_by_hand_heeds_activity_only_when_asked_to() {
     for heeds in [false, true] {
         let (world, store) = with_entries(10, |_| {}).await;
         let options = SweepOptions::new();
-        let options = if heeds { options.heed_activity() } else { options };
+        let options = if heeds { options.heed_activity(true) } else { options };
         let sweep = tokio::spawn({
             let store = store.clone();
             async move { store.sweeper().run_once(options).await.unwrap() }
@@ -526,7 +526,7 @@ async fn a_namespace_that_cannot_be_listed_does_not_keep_the_others_waiting() {
     for denied in ["a/.lease-index", "c/.lease-index"] {
         world.objects.faults().script(Rule::always(Op::List, Fault::Refuse(Answer::Status(503))).on(denied));
     }
-    let report = store.sweeper().run_once(SweepOptions::new().dry_run().op_delay(Duration::ZERO)).await.unwrap();
+    let report = store.sweeper().run_once(SweepOptions::new().dry_run(true).op_delay(Duration::ZERO)).await.unwrap();
     assert_eq!((report.entries_seen, report.failures, report.stopped_by), (3, 2, Some(StoppedBy::Error)), "{report:?}");
     let _sweeper = store.sweeper().start();
     let left = || entries(&world.objects).into_iter().filter(|name| name.starts_with("b/")).count();

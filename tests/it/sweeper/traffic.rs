@@ -64,7 +64,7 @@ impl Client {
 
     async fn acquire(&mut self) {
         let name = format!("k-{}", self.roll(KEYS));
-        let request = Request::new(Duration::from_secs(60 + self.roll(2400))).unwrap();
+        let request = Request::new(Duration::from_secs(60 + self.roll(2400)));
         if let Acquired::Granted(grant) = self.leases.acquire(&key(&name), &request).await.unwrap() {
             let new = self.seen.fences.lock().unwrap().insert((name, grant.fence().get()));
             assert!(new, "a fence repeats: {grant:?}");

@@ -98,7 +98,7 @@ async fn a_bucket_that_vanishes_under_an_open_store_is_no_bucket_of_missing_reco
     }
     let decisions = world.process().await.store.decisions();
     let txn = decisions.begin();
-    decisions.decide(txn, Decision::Commit).await.unwrap();
+    let _ = decisions.decide(txn, Decision::Commit).await.unwrap();
     world.clock.advance(PAST + Duration::from_secs(1));
     let bucket = Vanishing { objects: world.objects.clone(), gone: Arc::default(), lists: Arc::default() };
     let builder = Store::builder().object_store(Arc::new(bucket.clone())).shares_our_clock().probing(Probing::Never);

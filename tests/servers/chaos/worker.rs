@@ -139,9 +139,9 @@ impl Worker {
 
     /// A lock, some fenced writes under it, and the end of it.
     async fn work(&mut self, leases: &Leases, name: &str) {
-        let request = Request::new(TTL).unwrap().owner(&self.orders.name).unwrap();
+        let request = Request::new(TTL).owner(&self.orders.name);
         let began = micros();
-        let guard = match leases.lock(&key(name), &request, 3 * TTL).await {
+        let guard = match leases.lock_within(&key(name), &request, 3 * TTL).await {
             Ok(Locked::Granted(guard)) => guard,
             Ok(Locked::Held(_)) => return,
             Err(error) => return self.failed(began, "lock", &error),

@@ -17,7 +17,7 @@ const SHIFTS: [&str; 10] = ["-60s", "-45s", "-20s", "-5s", "-2s", "+2s", "+5s", 
 const TRIES_FOR: Duration = Duration::from_secs(12);
 
 fn brief() -> Request {
-    Request::new(Duration::from_secs(3)).unwrap()
+    Request::new(Duration::from_secs(3))
 }
 
 /// What a holder with this clock holds, and what it takes when it has ended.
@@ -52,7 +52,7 @@ async fn said(child: Child) -> String {
 fn a_taker_whose_clock_is_wrong_does_not_get_a_lease_that_is_kept() {
     place::run(Kind::given, |place: Arc<Place>| async move {
         let leases = place.open().await.leases("default").unwrap();
-        let Locked::Granted(kept) = leases.lock(&key("a"), &brief(), Duration::ZERO).await.unwrap() else {
+        let Locked::Granted(kept) = leases.lock_within(&key("a"), &brief(), Duration::ZERO).await.unwrap() else {
             panic!("nobody else has it")
         };
         let takers = SHIFTS.map(|shift| (shift, child(&place, shift, "take")));
@@ -141,9 +141,9 @@ async fn take(store: &Store) {
 async fn hold(store: &Store) {
     let (leases, clock) = (store.leases("default").unwrap(), SystemClock::new());
     // Long enough to be believed in by a clock that is five seconds ahead: no expiry is later than the store's time allows.
-    let request = Request::new(Duration::from_secs(12)).unwrap().owner("wrong").unwrap();
+    let request = Request::new(Duration::from_secs(12)).owner("wrong");
     let (held, done) = keys(&env::var("FAKETIME").unwrap());
-    let Locked::Granted(kept) = leases.lock(&held, &request, Duration::from_secs(10)).await.unwrap() else {
+    let Locked::Granted(kept) = leases.lock_within(&held, &request, Duration::from_secs(10)).await.unwrap() else {
         panic!("nobody else has it")
     };
     clock.sleep(TRIES_FOR).await;

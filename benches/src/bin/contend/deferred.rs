@@ -45,7 +45,7 @@ async fn at(task: &Task, clock: &TestClock) -> Result<Store> {
 
 async fn leased(task: &Task) -> Result<Store> {
     let then = at(task, &TestClock::at(wall().minus(3 * HOUR))).await?.leases("default")?;
-    let request = Request::new(TTL)?.owner("bench")?.new_key();
+    let request = Request::new(TTL).owner("bench").new_key();
     let names = (0..task.keys).map(|number| task.key(0, number));
     let made = stream::iter(names).map(|name| {
         let (then, request) = (&then, &request);

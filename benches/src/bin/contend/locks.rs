@@ -109,7 +109,7 @@ struct Ours {
 
 impl Ours {
     fn new(leases: Leases, task: &Task) -> Result<Self> {
-        let request = Request::new(TTL)?.owner("bench")?;
+        let request = Request::new(TTL).owner("bench");
         let request = if task.contender == "new" { request.new_key() } else { request };
         Ok(Self { leases, request, waits: task.workload == "one" })
     }

@@ -64,7 +64,7 @@ impl LockShape {
         let leases = in_memory(&memory).await?.leases("default")?;
         let name = task.key(0, 0);
         let key = Key::new(&name)?;
-        let request = Request::new(TTL)?.owner("bench")?;
+        let request = Request::new(TTL).owner("bench");
         // Its second time: the first is shorter, without a fence before it.
         let mut held = None;
         for _ in 0..2 {

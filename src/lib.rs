@@ -125,3 +125,7 @@ pub use ::tokio_util::sync::CancellationToken;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
+
+#[cfg(all(doctest, feature = "testkit"))]
+#[doc = include_str!("../docs/GUIDE.md")]
+mod guide {}

@@ -4,6 +4,7 @@ use crate::{
     duration,
     exit::{Failure, Outcome},
     output::{self, Format},
+    settings::{self, FromEnvironment},
     shell,
 };
 use clap::{Args, Subcommand};
@@ -63,7 +64,9 @@ struct File {
     ttl: Option<String>,
     /// Of the store at the URL, by the names that `object_store` has for them.
     options: BTreeMap<String, String>,
-    settings: Settings,
+    /// Checked here, for a message with a line; the environment is laid over it afterwards.
+    #[serde(rename = "settings")]
+    _settings: Settings,
 }
 
 /// Where a value comes from.
@@ -71,7 +74,7 @@ struct File {
 pub(crate) enum Origin {
     Default,
     File(PathBuf),
-    Environment(&'static str),
+    Environment(String),
     Flag(&'static str),
 }
 
@@ -106,6 +109,8 @@ pub(crate) struct Config {
     pub(crate) owner: Value<String>,
     pub(crate) ttl: Value<Duration>,
     pub(crate) settings: Settings,
+    /// Which of the settings come from the environment, and by which variable.
+    settings_variables: BTreeMap<String, String>,
     pub(crate) options: BTreeMap<String, String>,
     /// The file that was read, and the names in its `[settings]`.
     file: Option<(PathBuf, toml::Table)>,
@@ -127,7 +132,7 @@ impl Sources {
         default: impl FnOnce() -> Result<String, Failure>,
     ) -> Result<Value<String>, Failure> {
         let from_file = || Some((file?, Origin::File(self.file.clone()?)));
-        let variable = || Some((variable_named(variable)?, Origin::Environment(variable)));
+        let variable = || Some((variable_named(variable)?, Origin::Environment(variable.to_owned())));
         let found = flag.1.map(|value| (value, Origin::Flag(flag.0))).or_else(variable).or_else(from_file);
         let (value, origin) = found.map_or_else(|| Ok((default()?, Origin::Default)), Ok::<_, Failure>)?;
         Ok(Value { value, origin })
@@ -186,6 +191,8 @@ impl Config {
         let owner = sources.pick(("--owner", None), "LEASEHOLD_OWNER", file.owner, || Ok(default_owner()))?;
         let ttl = sources.pick(("--ttl", None), "LEASEHOLD_TTL", file.ttl, || Ok("30s".to_owned()))?;
         let ttl = ttl.parsed("ttl", |text| duration::parse(text))?;
+        let named = table.get("settings").and_then(toml::Value::as_table);
+        let FromEnvironment { settings, variables } = settings::load(named, variable_named)?;
         let file_at = path.map(|path| (path, table));
         Ok(Self {
             store,
@@ -195,7 +202,8 @@ impl Config {
             output,
             owner,
             ttl,
-            settings: file.settings,
+            settings,
+            settings_variables: variables,
             options: file.options,
             file: file_at,
             named_file: global.config.clone(),
@@ -243,6 +251,10 @@ impl Config {
         rows.extend(self.options.keys().map(|name| row(&format!("options.{name}"), "(set)".to_owned(), &file)));
         let named = self.file.as_ref().and_then(|(_, table)| table.get("settings")).and_then(toml::Value::as_table);
         flatten("settings", serde_json::to_value(&self.settings).unwrap_or_default(), named, &file, &mut rows);
+        for row in &mut rows {
+            let variable = row.name.strip_prefix("settings.").and_then(|path| self.settings_variables.get(path));
+            row.origin = variable.cloned().unwrap_or(std::mem::take(&mut row.origin));
+        }
         rows
     }
 

@@ -14,6 +14,7 @@ mod lock;
 mod output;
 mod remote;
 mod serve;
+mod settings;
 mod shell;
 mod signals;
 mod store;

@@ -73,10 +73,13 @@ pub(crate) struct Serve {
     drain: Duration,
     /// How long nobody must have asked for anything before the sweeper begins [default: settings.sweep.idle_grace]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    sweep_after: Option<Duration>,
+    idle_grace: Option<Duration>,
+    /// How long the sweeper waits between two entries [default: settings.sweep.op_delay]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    op_delay: Option<Duration>,
     /// How often to see whether it is time for the sweeper [default: settings.sweep.tick]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
-    sweep_tick: Option<Duration>,
+    tick: Option<Duration>,
 }
 
 /// What all handlers share. Cheap to clone.
@@ -140,8 +143,9 @@ impl Serve {
         let metrics = health::install().map_err(|error| Failure::failed(format!("nothing can be counted: {error}")))?;
 
         let mut settings = config.settings.clone();
-        settings.sweep.idle_grace = self.sweep_after.unwrap_or(settings.sweep.idle_grace);
-        settings.sweep.tick = self.sweep_tick.unwrap_or(settings.sweep.tick);
+        settings.sweep.idle_grace = self.idle_grace.unwrap_or(settings.sweep.idle_grace);
+        settings.sweep.op_delay = self.op_delay.unwrap_or(settings.sweep.op_delay);
+        settings.sweep.tick = self.tick.unwrap_or(settings.sweep.tick);
         let opened = target::any_builder(config).settings(settings.clone()).open().await;
         let store = opened.map_err(|error| target::explain(config, error))?;
         let sweeper = store.sweeper().start();

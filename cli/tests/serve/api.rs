@@ -142,7 +142,7 @@ async fn a_transaction_is_decided_once() {
 
 #[tokio::test]
 async fn the_sweeper_can_be_seen_and_started_and_health_checks_do_not_hold_it_back() {
-    let service = Service::start(&["--sweep-after", "1s", "--sweep-tick", "100ms"]);
+    let service = Service::start(&["--idle-grace", "1s", "--op-delay", "0s", "--tick", "100ms"]);
     let report = service.post("/v1/sweep", json!({ "dry_run": true })).await.granted();
     assert_eq!(report.body["stopped_by"], "complete");
     // Everything that is no activity, as fast as it goes, until an idle run has begun and ended all the same.

@@ -113,7 +113,7 @@ const row = (page, key) => page.locator("#leases .row", { hasText: key });
 const browser = await chromium.launch({ executablePath: browserPath, args: ["--no-sandbox"] });
 const problems = [];
 try {
-  const open = await service("open", "--sweep-after", "6s", "--sweep-tick", "200ms");
+  const open = await service("open", "--idle-grace", "6s", "--tick", "200ms");
   const page = await browser.newPage();
   watchFor(page, problems);
   await page.goto(open);

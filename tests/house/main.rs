@@ -1,10 +1,11 @@
 //! The order of the rooms: which module may look at which, and which of them know no kind of record by name.
 //!
-//! `LEASEHOLD_UPDATE_DOCS=1 cargo test --test house` writes the graph into `docs/ARCHITECTURE.md`.
+//! `LEASEHOLD_UPDATE_DOCS=1 cargo test --test house` writes the graph into `docs/ARCHITECTURE.md`, and `docs/METRICS.md`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "these are tests")]
 
 mod graph;
+mod metrics;
 mod source;
 mod words;
 
@@ -69,6 +70,18 @@ fn the_graph_in_the_documentation_is_that_of_the_code() {
         fs::write(&path, wanted).unwrap();
     } else {
         assert!(text == wanted, "docs/ARCHITECTURE.md does not show this graph:\n{drawn}");
+    }
+}
+
+#[test]
+fn the_reference_of_metrics_is_what_the_code_registers() {
+    let path = root().join("docs/METRICS.md");
+    let wanted = metrics::page();
+    if env::var_os("LEASEHOLD_UPDATE_DOCS").is_some() {
+        fs::write(&path, wanted).unwrap();
+    } else {
+        let there = fs::read_to_string(&path).unwrap_or_default();
+        assert!(there == wanted, "docs/METRICS.md is not this; LEASEHOLD_UPDATE_DOCS=1 writes it:\n{wanted}");
     }
 }
 

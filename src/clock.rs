@@ -6,7 +6,7 @@
 use crate::BootId;
 use async_trait::async_trait;
 use chrono::{DateTime, Utc};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{
     fmt::{self, Debug},
     future::poll_fn,
@@ -16,9 +16,23 @@ use std::{
 };
 
 /// A reading of a wall clock: microseconds since 1970-01-01 UTC. May be wrong and may jump.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(transparent)]
+///
+/// For people it is printed in RFC 3339; for programs (serde) it is a number, whole milliseconds since 1970, and the name of
+/// such a field ends in `_ms`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(i64);
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_i64(self.as_millis())
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        i64::deserialize(deserializer).map(Self::from_millis)
+    }
+}
 
 impl Timestamp {
     /// From milliseconds since 1970.

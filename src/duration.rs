@@ -1,4 +1,4 @@
-//! Durations as people write them, in configuration files.
+//! Durations as people write them, in configuration files, and as programs read them.
 
 /// A duration such as `"30s"`.
 pub(crate) mod text {
@@ -13,6 +13,16 @@ pub(crate) mod text {
         let text = String::deserialize(deserializer)?;
         humantime::parse_duration(&text)
             .map_err(|error| D::Error::custom(format!("{text:?} is no duration such as \"30s\" or \"15m\": {error}")))
+    }
+}
+
+/// Whole milliseconds, for programs; the name of such a field ends in `_ms`.
+pub(crate) mod millis {
+    use serde::Serializer;
+    use std::time::Duration;
+
+    pub(crate) fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
     }
 }
 

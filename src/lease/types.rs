@@ -7,10 +7,12 @@ use super::{
 use crate::{
     Clock, Error, ErrorKind, Fence, Key, LeaseId, Namespace, Result, Ttl,
     clock::{Moment, Timestamp},
+    duration::millis,
     planted::{Planted, planted},
     ttl::in_words,
 };
 use bytes::Bytes;
+use serde::{Serialize, Serializer};
 use std::{
     fmt,
     sync::{
@@ -218,7 +220,7 @@ impl fmt::Debug for Grant {
 }
 
 /// Who holds a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Holder {
     /// Which lease it is.
@@ -228,13 +230,21 @@ pub struct Holder {
     /// Its fence.
     pub fence: Fence,
     /// When it was granted, by the holder's clock.
+    #[serde(rename = "granted_ms")]
     pub granted_at: Timestamp,
     /// When it ends unless it is renewed, by the holder's clock.
+    #[serde(rename = "expires_ms")]
     pub expires_at: Timestamp,
     /// How long it lasts without being renewed.
+    #[serde(rename = "ttl_ms", serialize_with = "millis::serialize")]
     pub ttl: Duration,
-    /// What the holder has to say.
+    /// What the holder has to say; for programs (serde) as far as it is UTF-8.
+    #[serde(serialize_with = "as_text", skip_serializing_if = "Option::is_none")]
     pub note: Option<Bytes>,
+}
+
+fn as_text<S: Serializer>(note: &Option<Bytes>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&String::from_utf8_lossy(note.as_deref().unwrap_or_default()))
 }
 
 impl From<&Lease> for Holder {
@@ -260,12 +270,13 @@ impl fmt::Display for Holder {
 }
 
 /// Why a lease was not granted.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Held {
     /// Who has it. `None` if nobody does and it is another process's turn to take it.
     pub by: Option<Holder>,
     /// When to ask again: after this it is free, unless it was renewed.
+    #[serde(rename = "retry_after_ms", serialize_with = "millis::serialize")]
     pub retry_after: Duration,
 }
 
@@ -344,10 +355,11 @@ pub enum Renewed {
 }
 
 /// What is known of a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Status {
     /// The key.
+    #[serde(flatten)]
     pub key: Key,
     /// Who holds it now.
     pub holder: Option<Holder>,
@@ -359,12 +371,40 @@ pub struct Status {
     /// Whether another process has asked for a turn.
     pub waited_for: bool,
     /// When it was last changed, by the clock of who changed it.
+    #[serde(rename = "written_ms")]
     pub written_at: Option<Timestamp>,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_read_the_names_and_numbers_that_the_service_has() {
+        let at = Timestamp::from_micros(1_767_225_600_123_456);
+        let holder = Holder {
+            lease_id: LeaseId::from([1; 16]),
+            owner: "me".to_owned(),
+            fence: Fence::new(12).unwrap(),
+            granted_at: at,
+            expires_at: at.plus(Duration::from_secs(30)),
+            ttl: Duration::from_secs(30),
+            note: Some(Bytes::from_static(b"hello")),
+        };
+        let held = Held { by: Some(holder.clone()), retry_after: Duration::from_millis(1500) };
+        let json = serde_json::to_value(&held).unwrap();
+        assert_eq!((&json["retry_after_ms"], &json["by"]["owner"]), (&1500.into(), &"me".into()));
+        let status = Status {
+            key: Key::new("orders/42").unwrap(),
+            holder: Some(Holder { note: None, ..holder }),
+            may_have_ended: false,
+            last_fence: None,
+            waited_for: false,
+            written_at: Some(at),
+        };
+        let said = r#"{"key":"orders/42","holder":{"lease_id":"01010101010101010101010101010101","owner":"me","fence":12,"granted_ms":1767225600123,"expires_ms":1767225630123,"ttl_ms":30000},"may_have_ended":false,"last_fence":null,"waited_for":false,"written_ms":1767225600123}"#;
+        assert_eq!(serde_json::to_string(&status).unwrap(), said);
+    }
 
     #[test]
     fn an_owner_and_a_request_are_called_by_at_most_256_bytes() {

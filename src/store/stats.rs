@@ -4,10 +4,11 @@ use crate::{
     decision, lease, storage,
     sweep::{Sweeper, Swept},
 };
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// What has happened in this process since a store was opened, for those without a metrics exporter.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Stats {
     /// Leases that were granted.

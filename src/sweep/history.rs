@@ -16,6 +16,7 @@ const REMEMBERED: usize = 64;
 #[non_exhaustive]
 pub struct Run {
     /// When it ended.
+    #[serde(rename = "ended_ms")]
     pub ended_at: Timestamp,
     /// Whether somebody asked for it, instead of nobody asking for anything.
     pub by_hand: bool,
@@ -30,6 +31,7 @@ pub struct SweeperState {
     /// Whether a run is under way.
     pub running: bool,
     /// Until when nothing is to be done: the last pass was complete, or the store failed.
+    #[serde(rename = "rests_until_ms")]
     pub rests_until: Option<Timestamp>,
     /// The last runs of this process, the newest first. Dry runs are not among them.
     pub runs: Vec<Run>,

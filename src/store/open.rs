@@ -26,7 +26,7 @@ impl StoreBuilder {
     ///
     /// One read when all that is known already. Fails with nothing written when the URL, the options or the
     /// credentials are wrong, and when the store has records but its `store.json` is lost or damaged
-    /// ([`repair_settings`](Self::repair_settings) writes it again).
+    /// ([`repair_shared_settings`](Self::repair_shared_settings) writes it again).
     pub async fn open(self) -> Result<Store> {
         let (declarations, named, kinds) = (self.declarations(), self.named(), self.kinds.clone());
         let rules: Arc<[&'static Rules]> = declarations.iter().map(|kind| &kind.shared).collect();

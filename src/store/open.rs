@@ -145,3 +145,20 @@ async fn agree(
 pub(super) fn no_store(place: &str) -> Error {
     Error::config(format!("there is no store at {place}: check the URL, or let the first acquire or lock make it"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[tokio::test]
+    async fn every_kind_that_is_declared_is_registered_under_names_of_its_own() {
+        let store = Store::open("memory://").await.unwrap();
+        let declared = StoreBuilder::default().declarations();
+        let registered: Vec<&str> = store.kinds.iter().map(|kind| kind.declaration().name).collect();
+        assert_eq!(registered, declared.iter().map(|kind| kind.name).collect::<Vec<_>>());
+        assert_eq!(registered.iter().collect::<BTreeSet<_>>().len(), registered.len());
+        let settings: Vec<&str> = store.shared.values().map(|(name, _)| name).collect();
+        assert_eq!(settings.iter().collect::<BTreeSet<_>>().len(), settings.len(), "{settings:?}");
+    }
+}

@@ -107,7 +107,7 @@ async fn what_is_left_of_a_decision_still_says_that_settings_were_lost() {
     let process = world.process().await;
     let decisions = process.store.decisions();
     let txn = decisions.begin();
-    decisions.decide(txn, Decision::Commit).await.unwrap();
+    let _ = decisions.decide(txn, Decision::Commit).await.unwrap();
     world.objects.put_object(".txn-decisions/m/!strange", "?");
     world.objects.delete_object(".leasehold/store.json");
     let open = || {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::unbounded_channel;
 
 fn election(leases: &Leases, candidate: &str) -> Election {
-    leases.election(&key("leader"), candidate, 10 * SECOND).unwrap()
+    leases.election(key("leader"), candidate, 10 * SECOND).unwrap()
 }
 
 async fn leads(election: &Election, wait: Duration) -> Leadership {

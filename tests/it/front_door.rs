@@ -71,7 +71,8 @@ async fn text_bytes_and_keys_name_the_same_lock() {
     for other in [leases.try_lock(&key), leases.try_lock(String::from("a")), leases.try_lock(vec![b'a'])] {
         assert!(other.await.unwrap().is_none());
     }
-    for other in [leases.try_lock(b"a"), leases.try_lock([b'a'].as_slice()), leases.try_lock(&String::from("a"))] {
+    let text = String::from("a");
+    for other in [leases.try_lock(b"a"), leases.try_lock([b'a'].as_slice()), leases.try_lock(&text)] {
         assert!(other.await.unwrap().is_none());
     }
     assert_eq!(guard.key(), key);
@@ -197,8 +198,8 @@ async fn work_is_neither_begun_nor_called_done_under_a_lease_that_is_over() {
     // The process is paused in the middle of the work, and no keeper has run since.
     let late = guard.run(async { memory.clock.advance(31 * SECOND) }).await;
     assert_eq!(late.unwrap_err().kind(), ErrorKind::Lost);
-    let begun = guard.run(async { panic!("it is lost already") }).await;
-    assert_eq!(begun.map(|()| ()).unwrap_err().kind(), ErrorKind::Lost);
+    let begun: leasehold::Result<()> = guard.run(async { panic!("it is lost already") }).await;
+    assert_eq!(begun.unwrap_err().kind(), ErrorKind::Lost);
 }
 
 #[tokio::test]

@@ -20,6 +20,8 @@ use std::{
     time::Duration,
 };
 
+mod clocks;
+
 const SECRET: &str = "leasehold-secret";
 
 /// From the first call on, every warning of all tests of this process is heard.

@@ -7,7 +7,6 @@ use super::{
 use crate::{
     Clock, Error, Fence, Key, LeaseId, Namespace, Result, Ttl,
     clock::{Moment, Timestamp},
-    planted::{Planted, planted},
 };
 use bytes::Bytes;
 use std::{
@@ -168,7 +167,7 @@ impl Grant {
     /// How long this process may still believe in it, if it is not paused in between. Once that was nothing it stays
     /// nothing, whatever the clocks are set to.
     pub fn time_left(&self) -> Duration {
-        if self.over.load(Relaxed) && !planted(Planted::BeliefRevived) {
+        if self.over.load(Relaxed) {
             return Duration::ZERO;
         }
         let monotonic = self.deadline.since(self.clock.monotonic());

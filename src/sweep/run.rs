@@ -15,7 +15,6 @@ use crate::{
     generator::GeneratorExt,
     index,
     kind::{Chore, Content, Context, Entry, Kind, Step, Verdict},
-    planted::{Planted, planted},
     storage::{AnswerKind, Backend, Name, tidying},
 };
 use async_trait::async_trait;
@@ -283,10 +282,7 @@ impl Sweeper {
         }
         let mut judged = Judged::default();
         let walked = self.walk_page(&stop.kind, route, pace, limits, cx, report, &mut judged).await;
-        let stopped = matches!(walked, Walked::Stopped(_));
-        if !(stopped && planted(Planted::JudgedDropped)) {
-            self.delete(kind, judged, limits.dry_run, report).await;
-        }
+        self.delete(kind, judged, limits.dry_run, report).await;
         Ok(match walked {
             Walked::Stopped(stopped_by) => Came::Stopped(stopped_by),
             Walked::AllOfIt if route.more => Came::Back,
@@ -517,9 +513,8 @@ impl Sweeper {
             let deleted = self.backend.delete(&objects).await;
             report.kind(kind).deleted += deleted.gone.len() as u64;
             self.note(kind, deleted.error, report);
-            let confirmed = first.into_iter().filter(|(objects, _)| {
-                objects.iter().all(|object| deleted.gone.contains(object)) || planted(Planted::EntryBeforeMarker)
-            });
+            let confirmed =
+                first.into_iter().filter(|(objects, _)| objects.iter().all(|object| deleted.gone.contains(object)));
             entries.extend(confirmed.map(|(_, entry)| entry));
         }
         if !entries.is_empty() {
@@ -543,11 +538,7 @@ impl Sweeper {
 
     /// Over for long enough, by this machine's clock and by the store's.
     fn is_due(&self, hour: Hour) -> bool {
-        let due = match planted(Planted::CurrentHourSwept) {
-            true => hour.start(),
-            false => due(hour, self.settings.hour_grace),
-        };
-        self.backend.clocks().have_reached(due)
+        self.backend.clocks().have_reached(due(hour, self.settings.hour_grace))
     }
 
     fn must_stop(&self, limits: &Limits<'_>, report: &Report) -> Option<StoppedBy> {

@@ -47,7 +47,7 @@ impl Namespace {
         )))
     }
 
-    /// Its name.
+    /// Without a check: for names that were checked before, and for those that are reserved.
     pub(crate) fn trusted(name: &str) -> Self {
         Self(name.into())
     }

@@ -159,7 +159,7 @@ impl Set {
 impl Mend {
     async fn run(&self, config: &Config) -> Outcome {
         no_service(config)?;
-        let repair = builder(config)?.must_exist().repair_settings(&self.values.change()).await?;
+        let repair = builder(config)?.must_exist().repair_shared_settings(&self.values.change()).await?;
         let (Some(reason), true) = (&self.reason, self.confirm) else {
             for (name, value, source) in repair.values() {
                 output::say(format_args!("{name:18}{:10}{source}", duration::exact(value)));

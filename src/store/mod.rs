@@ -15,7 +15,7 @@ pub use crate::storage::{AnswerKind, RequestKind, Requests};
 pub use builder::{Probing, StoreBuilder};
 pub use diagnose::{Check, Diagnosis, Percentiles, Verdict};
 pub use info::StoreInfo;
-pub use repair::{FoundIn, SettingsRepair};
+pub use repair::{FoundIn, SharedSettingsRepair};
 pub use settings::Settings;
 pub use stats::Stats;
 
@@ -160,7 +160,7 @@ impl Store {
         Some(self.backend.clock.wall().distance(self.time()?))
     }
 
-    /// Looks for damage everywhere in the store, and repairs it if that is asked for; see [`fsck`](crate::fsck).
+    /// Looks for damage everywhere in the store, and repairs it if that is asked for; see [`fsck`].
     pub async fn fsck(&self, options: FsckOptions) -> Result<fsck::Report> {
         fsck::run(&self.backend, &self.kinds, self.shared.max_clock_skew, options).await
     }

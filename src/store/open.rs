@@ -26,7 +26,7 @@ impl StoreBuilder {
     ///
     /// One read when all that is known already. Fails with nothing written when the URL, the options or the
     /// credentials are wrong, and when the store has records but its `store.json` is lost or damaged
-    /// ([`repair_settings`](Self::repair_settings) writes it again).
+    /// ([`repair_shared_settings`](Self::repair_shared_settings) writes it again).
     pub async fn open(self) -> Result<Store> {
         let (declarations, named, kinds) = (self.declarations(), self.named(), self.kinds.clone());
         let rules: Arc<[&'static Rules]> = declarations.iter().map(|kind| &kind.shared).collect();
@@ -144,4 +144,21 @@ async fn agree(
 
 pub(super) fn no_store(place: &str) -> Error {
     Error::config(format!("there is no store at {place}: check the URL, or let the first acquire or lock make it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[tokio::test]
+    async fn every_kind_that_is_declared_is_registered_under_names_of_its_own() {
+        let store = Store::open("memory://").await.unwrap();
+        let declared = StoreBuilder::default().declarations();
+        let registered: Vec<&str> = store.kinds.iter().map(|kind| kind.declaration().name).collect();
+        assert_eq!(registered, declared.iter().map(|kind| kind.name).collect::<Vec<_>>());
+        assert_eq!(registered.iter().collect::<BTreeSet<_>>().len(), registered.len());
+        let settings: Vec<&str> = store.shared.values().map(|(name, _)| name).collect();
+        assert_eq!(settings.iter().collect::<BTreeSet<_>>().len(), settings.len(), "{settings:?}");
+    }
 }

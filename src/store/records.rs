@@ -2,7 +2,7 @@
 
 use super::open::no_store;
 use crate::{
-    Error, ErrorKind, Namespace, Result,
+    Error, ErrorKind, Namespace, Result, index,
     kind::{Content, Declaration, Folder},
     storage::{
         Backend, Name,
@@ -13,6 +13,9 @@ use std::path::Path;
 
 /// Into how many folders that may be namespaces somebody looks.
 const LOOKED_INTO: usize = 8;
+
+/// How many names of a folder are looked at: one request in any case, and names of others may come first.
+const LOOKED_AT: usize = 100;
 
 /// Whether the store has records, whatever became of its settings: one listing in a place that is empty, and one for each
 /// folder that may have records elsewhere.
@@ -42,10 +45,14 @@ async fn has_records(backend: &Backend, kinds: &[&'static Declaration]) -> Resul
     namespaces.truncate(LOOKED_INTO);
     // Names that begin with a dot are ours, and there are few of them.
     for top in reserved.into_iter().chain(namespaces) {
-        for (kind, folder) in record_folders(kinds, top) {
-            let page = backend.page(&folder.path, None, 1).await?;
+        for (kind, folder) in own_folders(kinds, top) {
+            let page = backend.page(&folder.path, None, LOOKED_AT).await?;
             let is_record = |name: &Name| name.as_str().strip_prefix(&folder.path).is_some_and(kind.is_record);
-            if page.names.iter().any(is_record) {
+            let is_ours = |name: &Name| match folder.content {
+                Content::Entries => index::parse_entry(&folder.path, name).is_some(),
+                _ => is_record(name),
+            };
+            if page.names.iter().any(is_ours) {
                 return Ok(true);
             }
         }
@@ -53,12 +60,17 @@ async fn has_records(backend: &Backend, kinds: &[&'static Declaration]) -> Resul
     Ok(false)
 }
 
-fn record_folders<'a>(
+/// Where records are, and in a folder that is ours alone also entries: their records may be gone again.
+fn own_folders<'a>(
     kinds: &'a [&'static Declaration],
     top: &'a str,
 ) -> impl Iterator<Item = (&'static Declaration, Folder)> + 'a {
     let folders = kinds.iter().flat_map(move |kind| (kind.folders)(top).into_iter().map(move |folder| (*kind, folder)));
-    folders.filter(|(_, folder)| folder.content == Content::Records)
+    folders.filter(move |(_, folder)| match folder.content {
+        Content::Records => true,
+        Content::Entries => top.starts_with('.'),
+        _ => false,
+    })
 }
 
 /// What is said of a store that has records and no settings.
@@ -86,7 +98,7 @@ pub(super) fn folder_has_store(url: &str, kinds: &[&'static Declaration]) -> Res
 
 fn folder_has_records(folder: &Path, kinds: &[&'static Declaration]) -> bool {
     let is_filled = |path: &str| folder.join(path).read_dir().is_ok_and(|mut entries| entries.next().is_some());
-    let has_records = |top: &str| top != OURS && record_folders(kinds, top).any(|(_, folder)| is_filled(&folder.path));
+    let has_records = |top: &str| top != OURS && own_folders(kinds, top).any(|(_, folder)| is_filled(&folder.path));
     let tops = folder.read_dir().into_iter().flatten().flatten().map(|inside| inside.file_name());
     tops.into_iter().any(|top| top.to_str().is_some_and(has_records))
 }

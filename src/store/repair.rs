@@ -57,7 +57,7 @@ impl fmt::Display for FoundIn {
 /// Settings that are to be written in the place of those that were lost or damaged. Nothing is, before [`write`](Self::write).
 #[derive(Debug)]
 #[must_use = "nothing is repaired before it is written"]
-pub struct SettingsRepair {
+pub struct SharedSettingsRepair {
     backend: Arc<Backend>,
     rules: Arc<[&'static Rules]>,
     there: Option<Seen<Found>>,
@@ -72,7 +72,7 @@ impl StoreBuilder {
     /// is left of them, else what the last change of the settings says, else the default.
     ///
     /// Fails if there is nothing to repair.
-    pub async fn repair_settings(self, values: &SharedSettingsChange) -> Result<SettingsRepair> {
+    pub async fn repair_shared_settings(self, values: &SharedSettingsChange) -> Result<SharedSettingsRepair> {
         let kinds = self.declarations();
         let rules: Arc<[&'static Rules]> = kinds.iter().map(|kind| &kind.shared).collect();
         let defaults = SharedSettings::propose(&rules, &self.named())?;
@@ -105,11 +105,11 @@ impl StoreBuilder {
         }
         let epoch = found.epoch.into_iter().chain(log.epoch).max().unwrap_or(1).saturating_add(1);
         let shared = SharedSettings::of_values(&rules, epoch, chosen)?;
-        Ok(SettingsRepair { backend, rules, there, shared, sources, contradicted })
+        Ok(SharedSettingsRepair { backend, rules, there, shared, sources, contradicted })
     }
 }
 
-impl SettingsRepair {
+impl SharedSettingsRepair {
     /// What would be written. Its epoch is above every one that is known.
     pub fn shared_settings(&self) -> &SharedSettings {
         &self.shared

@@ -19,6 +19,7 @@ mod runner;
 mod schedule;
 mod settings;
 mod share;
+mod walk;
 
 pub use crate::kind::Swept;
 pub(crate) use activity::Activity;

@@ -19,7 +19,9 @@ impl Graph {
         let mut edges: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for source in sources {
             let looks_at = edges.entry(source.room.clone()).or_default();
-            for name in named(&without_comments(&source.text)) {
+            // As many steps up as the module is deep lead out of its room.
+            let out = "super::".repeat(source.depth());
+            for name in named(&without_comments(&source.text).replace(&out, "crate::")) {
                 let room = exported.get(&name).unwrap_or(&name);
                 if *room != source.room
                     && (rooms.contains(room.as_str()) || exported.values().any(|known| known == room))

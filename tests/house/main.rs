@@ -52,6 +52,9 @@ fn an_upward_edge_and_a_cycle_are_found() {
     assert_eq!(up.cycle().as_deref(), Some("lease -> storage -> lease"));
     up = Graph::of(&[source("clock::Timestamp"), Source::of("clock", "fn f() { crate::fence::g() }")]);
     assert_eq!((up.upward(LAYERS).len(), up.cycle()), (0, None));
+    let through_super = Source::of("storage", "use super::lease::Engine;");
+    let lease = || Source::of("lease", "");
+    assert_eq!(Graph::of(&[through_super, lease()]).upward(LAYERS), ["storage looks up at lease"]);
     // What is written for tests does not count.
     let tested = Source::of("storage", "#[cfg(test)]\nmod tests {\n    use crate::store::Store;\n}\n");
     assert_eq!(Graph::of(&[tested]).upward(LAYERS), Vec::<String>::new());

@@ -15,6 +15,11 @@ impl Source {
         Self { room: room.to_owned(), path: format!("{room}.rs"), text: without_tests(text) }
     }
 
+    /// How many modules it is in, the crate not counted.
+    pub(crate) fn depth(&self) -> usize {
+        self.path.trim_end_matches("/mod.rs").split('/').count()
+    }
+
     /// Every file below a folder, but for `lib.rs` and files of tests.
     pub(crate) fn read(src: &Path) -> Vec<Self> {
         let mut found = Vec::new();

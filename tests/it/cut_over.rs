@@ -100,3 +100,21 @@ async fn a_decision_of_an_earlier_layout_is_no_decision() {
     process.store.sweeper().run_once(fast()).await.unwrap();
     assert!(world.objects.object(&marker).is_some(), "at {}", world.clock.wall());
 }
+
+#[tokio::test]
+async fn what_is_left_of_a_decision_still_says_that_settings_were_lost() {
+    let world = World::new();
+    let process = world.process().await;
+    let decisions = process.store.decisions();
+    let txn = decisions.begin();
+    decisions.decide(txn, Decision::Commit).await.unwrap();
+    world.objects.put_object(".txn-decisions/m/!strange", "?");
+    world.objects.delete_object(".leasehold/store.json");
+    let open = || {
+        let builder = leasehold::Store::builder().object_store(std::sync::Arc::new(world.objects.clone()));
+        builder.probing(leasehold::store::Probing::Never).open()
+    };
+    assert!(open().await.unwrap_err().to_string().contains("has records but no"), "its marker");
+    world.objects.delete_object(&format!(".txn-decisions/m/{txn}"));
+    assert!(open().await.unwrap_err().to_string().contains("has records but no"), "its entry");
+}

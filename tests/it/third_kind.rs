@@ -119,7 +119,7 @@ async fn fsck_finds_its_damage_and_repairs_it() {
     let (process, _) = open(&world).await;
     granted(process.leases.acquire(&key("x"), &request()).await);
     notes::write(&world.objects, "default", "unfiled", world.clock.wall());
-    names(&world, ".note-index/").iter().for_each(|name| drop(world.objects.delete_object(name)));
+    assert!(names(&world, ".note-index/").iter().all(|name| world.objects.delete_object(name)));
     notes::write(&world.objects, "default", "bad", world.clock.wall());
     world.objects.put_object("default/note/bad", "?");
 

@@ -6,7 +6,7 @@ use super::{
     flight::{Flight, Intent},
     wait::Waiter,
 };
-use crate::{ErrorKind, LeaseId, Result, Ttl, storage::cas::Slot};
+use crate::{ErrorKind, LeaseId, Result, Ttl};
 use std::{sync::Arc, time::Duration};
 
 /// Of local hand-overs while another process's mark stands.

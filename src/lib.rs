@@ -93,7 +93,6 @@ mod namespace;
     not(all(feature = "testkit", debug_assertions)),
     allow(dead_code, unreachable_pub, reason = "only test builds have the switch")
 )]
-mod planted;
 mod shared;
 mod storage;
 pub mod store;

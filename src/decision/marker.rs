@@ -4,7 +4,6 @@ use super::{Decision, MARKER_RETENTION, MAX_TXN_AGE, TxnId, layout};
 use crate::{
     Error, Hour, Result, WriteId,
     clock::Timestamp,
-    planted::{Planted, planted},
     shared::SharedSettings,
     storage::{
         Clocks, Name,
@@ -132,7 +131,7 @@ impl Ages {
     /// A marker that the store received after the end is void, whoever wrote it: its writer was suspended between its
     /// check and its write, or its clock is slow.
     pub(crate) fn is_void(&self, modified: Option<Timestamp>) -> bool {
-        modified.is_some_and(|modified| modified > self.ends()) && !planted(Planted::LateMarkerCounts)
+        modified.is_some_and(|modified| modified > self.ends())
     }
 }
 

@@ -27,7 +27,6 @@ pub(crate) use self::marker::Marker;
 use crate::{
     Error, Result,
     clock::Timestamp,
-    planted::{Planted, planted},
     shared::SharedSettings,
     storage::{
         Backend,
@@ -264,7 +263,7 @@ impl Decisions {
         loop {
             let trusted = shared.backend.trust_clock(shared.bounds.max_clock_skew).await;
             trusted.map_err(|error| error.in_doubt(doubtful, txn, "decided"))?;
-            if shared.backend.clocks().latest() >= ages.closes() && !planted(Planted::DecidedWhenTooOld) {
+            if shared.backend.clocks().latest() >= ages.closes() {
                 // From now on only what is there counts.
                 return match shared.read(txn).await.map_err(|error| error.in_doubt(doubtful, txn, "decided"))? {
                     Found::Marker(marker) => Ok(self.answered(&marker)),
@@ -285,7 +284,7 @@ impl Decisions {
                 // The entry may have taken its time, and the clock may have been set meanwhile.
                 let clocks = shared.backend.clocks();
                 shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall)?;
-                if clocks.latest() >= ages.closes() && !planted(Planted::DecidedWhenTooOld) {
+                if clocks.latest() >= ages.closes() {
                     return Err(Error::unavailable(format!("{txn} became too old while it was being decided")));
                 }
                 let build = |_: Option<&Marker>, stamp: cas::Stamp| {
@@ -311,7 +310,7 @@ impl Decisions {
                     let clocks = shared.backend.clocks();
                     let trusted = shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall).is_ok();
                     let late = void || !trusted || clocks.latest() >= ages.verdict_by();
-                    if late && !planted(Planted::LateVerdictBelieved) {
+                    if late {
                         return Err(Error::unknown(format!(
                             "whether {txn} was decided in time is not known: ask for the decision"
                         )));
@@ -363,11 +362,7 @@ impl Decisions {
         let was_over = ages.are_over(&shared.backend.clocks());
         let found = shared.read(txn).await?;
         let clocks = shared.backend.clocks();
-        let was_over = was_over || planted(Planted::ForgottenByOldAnswer) && ages.are_over(&clocks);
         match found {
-            Found::Marker(_) if planted(Planted::MarkerDeletedEarly) && clocks.are_past(ages.closes()) => {
-                self.delete(txn).await.map(|()| Answer::Forgotten)
-            }
             Found::Marker(marker)
                 if clocks.are_past(marker.expires())
                     && ages.are_over(&clocks)
@@ -382,18 +377,15 @@ impl Decisions {
             }
             Found::Void => {
                 // It came after the sweeper had been there: nobody else will find it.
-                let over = ages.are_over(&clocks) && !planted(Planted::VoidMarkerLeft);
+                let over = ages.are_over(&clocks);
                 if over && shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall).is_ok() {
                     self.tidy(txn).await;
                 }
                 Ok(Answer::Forgotten)
             }
             Found::Nothing if was_over => Ok(Answer::Forgotten),
-            Found::Nothing if planted(Planted::ForgottenWithoutMargin) && clocks.are_past(ages.closes()) => {
-                Ok(Answer::Forgotten)
-            }
             // Over by one clock and not by the other: it may have been decided and forgotten, and it may not.
-            Found::Nothing if clocks.latest() > ages.ends() && !planted(Planted::UndecidedByOneClock) => {
+            Found::Nothing if clocks.latest() > ages.ends() => {
                 shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall)?;
                 Err(Error::unavailable(format!("{txn} is just about to be forgotten: ask again in a moment")))
             }

@@ -9,7 +9,6 @@ use super::{
 use crate::{
     Error, ErrorKind, Fence, Hour, Key, LeaseId, Namespace, Result, WriteId,
     clock::{Moment, Timestamp},
-    planted::{Planted, planted},
     storage::cas::{Record as _, Seen},
 };
 use std::{
@@ -104,7 +103,7 @@ pub(super) struct Core {
 impl Belief {
     /// Whether somebody found that it is over.
     pub(super) fn is_over(&self) -> bool {
-        self.over.load(Relaxed) && !planted(Planted::BeliefRevived)
+        self.over.load(Relaxed)
     }
 
     /// When it ends by the monotonic clock if its expiry has moved to this: it never moves further than the expiry did.

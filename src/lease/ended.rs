@@ -11,7 +11,6 @@ use super::record::{Boot, Lease, Record};
 use crate::{
     BootId, WriteId,
     clock::{Moment, Timestamp},
-    planted::{Planted, planted},
 };
 use std::time::Duration;
 
@@ -26,11 +25,11 @@ pub(crate) struct Bounds {
 
 impl Bounds {
     fn skew(&self) -> Duration {
-        if planted(Planted::NoSkewMargin) { Duration::ZERO } else { self.max_clock_skew }
+        self.max_clock_skew
     }
 
     fn slack(&self) -> Option<Duration> {
-        if planted(Planted::NoSkewMargin) { Some(Duration::ZERO) } else { self.stamp_slack }
+        self.stamp_slack
     }
 }
 
@@ -135,7 +134,6 @@ pub(crate) fn seconds_wait(seconds: [Second; 2], lease: &Lease, bounds: &Bounds)
 pub(crate) fn second_waits(second: Second, lease: &Lease, bounds: &Bounds) -> Option<Duration> {
     let least = longest_belief(lease, bounds);
     let (passed, least) = match second {
-        Second::Stamps { .. } if planted(Planted::StampIgnored) => return Some(Duration::ZERO),
         Second::Stamps { time, beat } => (time.since(beat), least + bounds.slack()?),
         Second::Own { sent, now } => (now.since(sent), least),
         Second::Host { beat, now } => (now.saturating_sub(beat), least),
@@ -221,9 +219,6 @@ pub(crate) fn lasts_after_renewal(
     max_ttl: Duration,
 ) -> Duration {
     let lasts = lease.lasts(max_ttl);
-    if planted(Planted::LastsFromBelief) {
-        return ttl;
-    }
     let left = match own {
         Some((beat, sent)) if beat == lease.beat => {
             let passed = now.since(sent);

@@ -19,7 +19,6 @@ use crate::{
     BootId, Error, ErrorKind, Fence, Hour, LeaseId, Result, Ttl, WriteId,
     clock::{self, Moment, Timestamp},
     id::ProcessId,
-    planted::{Planted, planted},
     storage::{
         Backend,
         cas::{self, Outcome, Stamp},
@@ -289,7 +288,7 @@ impl Engine {
         let mut limit = self.settings.request_timeout;
         if let Some(lease) = change.lease.as_ref().filter(|_| change.beats) {
             let hour = Hour::of(lease.expires)?;
-            if filed != Some(hour) && flight.core().indexed != Some(hour) && !planted(Planted::IndexAfterRecord) {
+            if filed != Some(hour) && flight.core().indexed != Some(hour) {
                 self.file(flight, hour, lease.expires).await?;
             }
             filed = Some(hour);
@@ -307,7 +306,7 @@ impl Engine {
             let core = flight.core();
             let goes_on = core.record().and_then(|record| record.lease.as_ref()).filter(|old| old.id == lease.id);
             let ended = goes_on.is_some_and(|old| has_ended(core, old, current));
-            if ended && !planted(Planted::RenewedAfterExpiry) {
+            if ended {
                 return Err(Error::unavailable(format!(
                     "the lease on {} was over before its renewal was sent",
                     flight.cell.slot.key
@@ -322,8 +321,7 @@ impl Engine {
                 lease.beat = stamp.write_id;
             }
             record.waiting = change.waiting;
-            let kept = record.lease.is_some() || !planted(Planted::FenceInLeaseOnly);
-            record.last_fence = change.last_fence.filter(|_| kept);
+            record.last_fence = change.last_fence;
             record.hour = filed;
             record
         };
@@ -424,7 +422,7 @@ impl Engine {
         request: &Request,
         id: LeaseId,
     ) -> Flight {
-        let keep = request.request_id.is_some() && !planted(Planted::CancelFreesAdopted);
+        let keep = request.request_id.is_some();
         Flight::new(self, cell, core, Intent::Grant { id, keep })
     }
 
@@ -532,7 +530,6 @@ impl Engine {
         let skew = self.shared.max_clock_skew;
         // A record without a fence is as good as none: it was made where there was none, and granted nothing yet.
         let fence = match core.record().and_then(|record| record.last_fence) {
-            Some(last) if planted(Planted::TakeoverKeepsFence) => last,
             Some(last) => Fence::next(core.fence.max(Some(last)), now.wall, skew)?,
             None => Fence::first(core.fence, self.store_upper(now.wall), skew)?,
         };
@@ -586,7 +583,6 @@ impl Engine {
         ttl: Ttl,
         old: Option<&Grant>,
     ) -> Grant {
-        let sent = if planted(Planted::MonotonicAfterAnswer) { self.now().moment } else { sent };
         let latest = sent.plus(ttl.as_duration());
         let belief =
             core.belief_in(lease).cloned().or_else(|| old.map(Belief::from)).filter(|belief| !belief.is_over());
@@ -652,23 +648,14 @@ impl Engine {
             self.read(cell, flight.core()).await?;
         }
         let ttl = ttl.or_else(|| old.map(|old| old.ttl)).map(|ttl| self.clamp(ttl)).transpose()?;
-        if planted(Planted::CacheTrusted)
-            && let Some(lease) = flight.core().record().and_then(|record| record.lease.clone())
-            && lease.id == id
-        {
-            let now = self.now();
-            let lease = Lease { expires: lease.ttl.expiry(now.wall)?, ..lease };
-            let ttl = lease.ttl;
-            return Ok(Ok(self.grant(cell, flight.core(), &lease, now.moment, ttl, None)));
-        }
         let swapped = self.swap(&mut flight, None, |core, now| {
             let record = core.record();
             match record.and_then(|record| record.lease.as_ref()) {
                 Some(lease) if lease.id == id => {
-                    let over = |old: &Grant| old.over.load(Relaxed) && !planted(Planted::BeliefRevived);
+                    let over = |old: &Grant| old.over.load(Relaxed);
                     let ended =
                         has_ended(core, lease, now) || old.is_some_and(|old| over(old) || now.moment >= old.deadline);
-                    if ended && !planted(Planted::RenewedAfterExpiry) {
+                    if ended {
                         return Ok(Plan::Stop(Loss::expired(None, core.fence)));
                     }
                     // Whoever renewed it has this process's name and its lease, and no request id to have come by it.

@@ -12,7 +12,6 @@ use crate::{
     Error, ErrorKind, Key, Result, Ttl, WriteId,
     clock::{Moment, Timestamp},
     generator::GeneratorExt,
-    planted::{Planted, planted},
     ttl::in_words,
 };
 use std::{sync::Arc, time::Duration};
@@ -77,17 +76,6 @@ impl Engine {
             return Ok(());
         }
         if !self.is_worth_asking(core, record, lease, now) {
-            return Ok(());
-        }
-        if planted(Planted::LeaseBeforeTime) {
-            let stamp = record.beat_stamp.or(core.modified());
-            let time = self.backend.write_time().await?;
-            let judged = stamp.map(|beat| Second::Stamps { time, beat });
-            let ended = judged.and_then(|second| ended::second_waits(second, lease, &self.bounds()));
-            let cell = Arc::clone(&flight.cell);
-            self.read(&cell, flight.core()).await?;
-            let there = flight.core().record().and_then(|record| record.lease.as_ref()).map(|lease| lease.beat);
-            flight.core().gone = there.filter(|_| ended == Some(Duration::ZERO));
             return Ok(());
         }
         flight.core().asked = Some(now.moment);

@@ -6,11 +6,7 @@ use super::{
     flight::{Flight, Intent},
     wait::Waiter,
 };
-use crate::{
-    ErrorKind, LeaseId, Result, Ttl,
-    planted::{Planted, planted},
-    storage::cas::Slot,
-};
+use crate::{ErrorKind, LeaseId, Result, Ttl};
 use std::{sync::Arc, time::Duration};
 
 /// Of local hand-overs while another process's mark stands.
@@ -48,11 +44,6 @@ impl Engine {
             Some(waiter) => self.clamp(waiter.request.ttl_or_default()?)?,
             None => Ttl::new(self.shared.max_ttl)?,
         };
-        if planted(Planted::FreedByDelete) && flight.intent.waiter().is_none() {
-            self.backend.delete(&[cell.slot.name()]).await;
-            flight.core().forget();
-            return Ok(());
-        }
         let mut removed = None;
         let next = flight.intent.waiter().map(|waiter| (waiter.request.clone(), waiter.id));
         let swapped = self.swap(&mut flight, None, |core, now| {

@@ -8,7 +8,6 @@ use crate::{
     Clock, Error, ErrorKind, Fence, Key, LeaseId, Namespace, Result, Ttl,
     clock::{Moment, Timestamp},
     duration::millis,
-    planted::{Planted, planted},
     ttl::in_words,
 };
 use bytes::Bytes;
@@ -195,7 +194,7 @@ impl Grant {
     /// How long this process may still believe in it, if it is not paused in between. Once that was nothing it stays
     /// nothing, whatever the clocks are set to.
     pub fn time_left(&self) -> Duration {
-        if self.over.load(Relaxed) && !planted(Planted::BeliefRevived) {
+        if self.over.load(Relaxed) {
             return Duration::ZERO;
         }
         let monotonic = self.deadline.since(self.clock.monotonic());

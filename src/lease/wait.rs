@@ -9,13 +9,7 @@ use super::{
     record::{Mark, Record},
     types::{Acquired, Grant, Held, Request},
 };
-use crate::{
-    Error, Fence, LeaseId, Result,
-    clock::Moment,
-    generator::GeneratorExt,
-    planted::{Planted, planted},
-    storage::cas::Outcome,
-};
+use crate::{Error, Fence, LeaseId, Result, clock::Moment, generator::GeneratorExt, storage::cas::Outcome};
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
@@ -178,7 +172,7 @@ impl<'a> Seat<'a> {
 
     /// The same, and by nobody if it is a lease of its own that came too late.
     fn by_others(&self, held: Held) -> Held {
-        let own = |id: LeaseId| self.tried.has(id) && !planted(Planted::ToldOfOwnLease);
+        let own = |id: LeaseId| self.tried.has(id);
         Held { by: held.by.filter(|by| !own(by.lease_id)), ..held }
     }
 
@@ -298,7 +292,7 @@ impl Engine {
             tokio::select! {
                 biased;
                 grant = &mut seat.grant => match grant {
-                    Ok(grant) if grant.is_valid() || planted(Planted::HandOverUnchecked) => {
+                    Ok(grant) if grant.is_valid() => {
                         return Ok(Acquired::Granted(grant));
                     }
                     Ok(grant) => seat = seat.again(grant, request),

@@ -16,11 +16,7 @@
 //! landed and been replaced since. What that means is judged above.
 
 use super::{Backend, Fetched, Name, Version};
-use crate::{
-    Error, ErrorKind, Result, WriteId,
-    clock::Timestamp,
-    planted::{Planted, planted},
-};
+use crate::{Error, ErrorKind, Result, WriteId, clock::Timestamp};
 use bytes::Bytes;
 use object_store::PutMode;
 use std::{fmt::Debug, sync::Arc, time::Duration};
@@ -156,10 +152,7 @@ impl<S: Slot, T: Clone> Cas<S, T> {
                 "{name} has no revision left: no write of ours led there"
             )));
         };
-        let write_id = match planted(Planted::WriteIdReused) {
-            true => WriteId::from([7; 16]),
-            false => WriteId::random(&*self.backend.generator),
-        };
+        let write_id = WriteId::random(&*self.backend.generator);
         let stamp = Stamp { write_id, revision };
         let record = build(self.base(), stamp);
         let body = match self.slot.encode(&record) {
@@ -245,11 +238,11 @@ pub(crate) fn shown<R: Record>(base: Option<&R>, there: Option<&R>, tried: &[Wri
         return if base.is_none() { Shown::Base } else { Shown::Other };
     };
     let landed = tried.iter().rposition(|id| there.carries(*id));
-    if let Some(at) = landed.filter(|_| !planted(Planted::NoReadBack)) {
+    if let Some(at) = landed {
         return Shown::Mine(at);
     }
     match base {
-        Some(base) if there.write_id() == base.write_id() && !planted(Planted::BaseTakenAsLost) => Shown::Base,
+        Some(base) if there.write_id() == base.write_id() => Shown::Base,
         Some(base) if there.revision() < base.revision() => Shown::Older,
         _ => Shown::Other,
     }

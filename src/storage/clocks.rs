@@ -1,9 +1,6 @@
 //! This machine's clock and the store's, read together: what is over must be over by both.
 
-use crate::{
-    clock::Timestamp,
-    planted::{Planted, planted},
-};
+use crate::clock::Timestamp;
 use std::time::Duration;
 
 /// One reading of both.
@@ -25,7 +22,7 @@ impl Clocks {
 
     /// Past by the store's clock, so that what it receives from now on is seen to have come later.
     pub fn store_is_past(&self, at: Timestamp) -> bool {
-        planted(Planted::DeletedByLocalClock) || self.store.is_some_and(|store| store > at)
+        self.store.is_some_and(|store| store > at)
     }
 
     /// Whether neither is before this time.

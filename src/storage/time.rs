@@ -10,7 +10,6 @@ use crate::{
     Error, ErrorKind, Result,
     clock::Timestamp,
     generator::GeneratorExt,
-    planted::{Planted, planted},
     timing::{GRAIN, LONGEST_SPREAD, STAMP_SLACK},
 };
 use bytes::Bytes;
@@ -103,7 +102,6 @@ impl Backend {
     pub(crate) fn latest_stamp(&self) -> Option<Timestamp> {
         match self.time {
             TimeSource::Clock | TimeSource::Host => Some(self.clock.wall()),
-            TimeSource::Answers if planted(Planted::DateEndsLease) => self.store_interval().map(|time| time.lower),
             TimeSource::Answers | TimeSource::Object => self.stamps().latest,
         }
     }

@@ -15,7 +15,6 @@ use crate::{
     clock::{Moment, Timestamp},
     generator::GeneratorExt,
     kind::{Content, Context, Kind},
-    planted::{Planted, planted},
     storage::{Backend, tidying},
 };
 use async_trait::async_trait;
@@ -288,11 +287,7 @@ impl Sweeper {
 
     /// Over for long enough, by this machine's clock and by the store's.
     pub(super) fn is_due(&self, hour: Hour) -> bool {
-        let due = match planted(Planted::CurrentHourSwept) {
-            true => hour.start(),
-            false => due(hour, self.settings.hour_grace),
-        };
-        self.backend.clocks().have_reached(due)
+        self.backend.clocks().have_reached(due(hour, self.settings.hour_grace))
     }
 
     pub(super) fn must_stop(&self, limits: &Limits<'_>, report: &Report) -> Option<StoppedBy> {

@@ -10,7 +10,6 @@ use super::{
 use crate::{
     Error, ErrorKind, Hour, Result, index,
     kind::{Chore, Context, Entry, Kind, Step, Verdict},
-    planted::{Planted, planted},
     storage::{AnswerKind, Name},
 };
 use futures_util::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
@@ -48,10 +47,7 @@ impl Sweeper {
         }
         let mut judged = Judged::default();
         let walked = self.walk_page(&stop.kind, route, pace, limits, cx, report, &mut judged).await;
-        let stopped = matches!(walked, Walked::Stopped(_));
-        if !(stopped && planted(Planted::JudgedDropped)) {
-            self.delete(kind, judged, limits.dry_run, report).await;
-        }
+        self.delete(kind, judged, limits.dry_run, report).await;
         Ok(match walked {
             Walked::Stopped(stopped_by) => Came::Stopped(stopped_by),
             Walked::AllOfIt if route.more => Came::Back,
@@ -245,9 +241,8 @@ impl Sweeper {
             let deleted = self.backend.delete(&objects).await;
             report.kind(kind).deleted += deleted.gone.len() as u64;
             self.note(kind, deleted.error, report);
-            let confirmed = first.into_iter().filter(|(objects, _)| {
-                objects.iter().all(|object| deleted.gone.contains(object)) || planted(Planted::EntryBeforeMarker)
-            });
+            let confirmed =
+                first.into_iter().filter(|(objects, _)| objects.iter().all(|object| deleted.gone.contains(object)));
             entries.extend(confirmed.map(|(_, entry)| entry));
         }
         if !entries.is_empty() {

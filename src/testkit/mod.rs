@@ -40,7 +40,6 @@ pub use proxy::Proxy;
 pub use register::{Reading, Register, Swap, Verdict};
 pub use s3::{Request, S3Server};
 
-pub use crate::planted::Planted;
 pub use crate::storage::{
     Dates,
     local::{LocalDirectory, LocalError},

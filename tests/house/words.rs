@@ -5,20 +5,11 @@ use crate::source::Source;
 const WORDS: &[&str] =
     &["lease", "leases", "decision", "decisions", "marker", "markers", "txn", "txns", "transaction", "transactions"];
 
-/// Every line that uses one of them. The mistakes that tests switch on have names of their own.
+/// Every line that uses one of them.
 pub(crate) fn of_a_kind(source: &Source) -> Vec<String> {
     let lines = source.text.lines().enumerate();
-    let strange = lines.filter(|(_, line)| {
-        let line = without_planted(line);
-        parts(&line).iter().any(|part| WORDS.contains(&part.as_str()))
-    });
+    let strange = lines.filter(|(_, line)| parts(line).iter().any(|part| WORDS.contains(&part.as_str())));
     strange.map(|(at, line)| format!("src/{}:{}: {}", source.path, at + 1, line.trim())).collect()
-}
-
-fn without_planted(line: &str) -> String {
-    let mut parts = line.split("Planted::");
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |line, rest| line + rest.trim_start_matches(|c: char| c.is_alphanumeric()))
 }
 
 /// The words of which names are made: `LeaseId` and `lease_id` are "lease" and "id".

@@ -3,13 +3,13 @@
 //! Time goes in ticks of a minute, which is the skew as well: the transaction closes after two, and what comes after the
 //! margin is void. Everything between two clock ticks may happen in any order.
 
-use crate::{Bug, finds, holds};
+use crate::{finds, holds};
 use leasehold::{
     Settings, WriteId,
     clock::Timestamp,
     decision::TxnId,
     testkit::{
-        Planted, SeededGenerator, TestClock,
+        SeededGenerator, TestClock,
         rules::{self, Ages, ReadBack, Written},
     },
 };
@@ -39,7 +39,7 @@ enum Wrong {
 }
 
 struct Decisions {
-    bug: Option<Bug<Wrong>>,
+    bug: Option<Wrong>,
     ages: Ages,
 }
 
@@ -147,7 +147,7 @@ impl State {
 }
 
 impl Decisions {
-    fn new(bug: Option<Bug<Wrong>>) -> Self {
+    fn new(bug: Option<Wrong>) -> Self {
         let minutes = |count: u64| Some(Duration::from_secs(60 * count));
         let mut settings = Settings::default();
         settings.max_clock_skew = Some(TICK);
@@ -161,7 +161,7 @@ impl Decisions {
     }
 
     fn is(&self, bug: Wrong) -> bool {
-        self.bug == Some(Bug::Model(bug))
+        self.bug == Some(bug)
     }
 
     fn counts(&self, found: Option<(Marker, Timestamp)>) -> Option<Marker> {
@@ -268,8 +268,8 @@ impl Decisions {
             (None, _) if over || closed && self.is(Wrong::ForgottenWithoutMargin) => self.forget(state),
             (None, _) => {
                 let past = match self.bug {
-                    Some(Bug::Model(Wrong::UndecidedByOneClock)) => false,
-                    Some(Bug::Model(Wrong::UndecidedByOldClock)) => past,
+                    Some(Wrong::UndecidedByOneClock) => false,
+                    Some(Wrong::UndecidedByOldClock) => past,
                     _ => state.latest(READER) > self.ages.ends(),
                 };
                 // By one clock only: it must be asked again.
@@ -341,7 +341,6 @@ impl Model for Decisions {
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
-        Bug::plant(self.bug);
         let mut state = last.clone();
         match action {
             Action::Tick => state.now += 1,
@@ -408,16 +407,14 @@ fn no_order_of_deciding_reading_and_deleting_makes_two_decisions() {
 #[test]
 fn the_decision_model_finds_what_is_planted() {
     let bugs = [
-        (Bug::Model(Wrong::Overwrites), "one decision"),
-        (Bug::Model(Wrong::DeletedWhenClosed), "one decision"),
-        (Bug::Model(Wrong::DeletedByItsExpiry), "one decision"),
-        (Bug::Code(Planted::LateMarkerCounts), "one decision"),
-        (Bug::Code(Planted::DeletedByLocalClock), "one decision"),
-        (Bug::Model(Wrong::LateVerdictBelieved), "none is made once it was forgotten"),
-        (Bug::Model(Wrong::ForgottenWithoutMargin), "none is made once it was forgotten"),
-        (Bug::Model(Wrong::ForgottenByOldAnswer), "none is forgotten in its time"),
-        (Bug::Model(Wrong::UndecidedByOneClock), "what was told is not undecided"),
-        (Bug::Model(Wrong::UndecidedByOldClock), "what was told is not undecided"),
+        (Wrong::Overwrites, "one decision"),
+        (Wrong::DeletedWhenClosed, "one decision"),
+        (Wrong::DeletedByItsExpiry, "one decision"),
+        (Wrong::LateVerdictBelieved, "none is made once it was forgotten"),
+        (Wrong::ForgottenWithoutMargin, "none is made once it was forgotten"),
+        (Wrong::ForgottenByOldAnswer, "none is forgotten in its time"),
+        (Wrong::UndecidedByOneClock, "what was told is not undecided"),
+        (Wrong::UndecidedByOldClock, "what was told is not undecided"),
     ];
     for (bug, breaks) in bugs {
         finds(&format!("{bug:?}"), || Decisions::new(Some(bug)), breaks);

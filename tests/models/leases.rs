@@ -3,14 +3,11 @@
 //! Time goes in ticks of twenty minutes, so that a lease of two or three, the skew of two and the hour of three make a
 //! small world. Everything between two clock ticks may happen in any order.
 
-use crate::{Bug, finds, holds};
+use crate::{finds, holds};
 use leasehold::{
     Fence, Hour, Ttl, WriteId,
     clock::Timestamp,
-    testkit::{
-        Planted,
-        rules::{self, Facts, ReadBack, Standing, Written},
-    },
+    testkit::rules::{self, Facts, ReadBack, Standing, Written},
 };
 use stateright::{Model, Property};
 use std::time::Duration;
@@ -62,7 +59,7 @@ impl World {
 }
 
 struct Leases {
-    bug: Option<Bug<Wrong>>,
+    bug: Option<Wrong>,
     world: World,
 }
 
@@ -260,7 +257,7 @@ impl State {
 
 impl Leases {
     fn is(&self, bug: Wrong) -> bool {
-        self.bug == Some(Bug::Model(bug))
+        self.bug == Some(bug)
     }
 
     /// For somebody who wrote a time object just now, which the store has stamped, and then looked.
@@ -463,7 +460,6 @@ impl Model for Leases {
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
-        Bug::plant(self.bug);
         let mut state = last.clone();
         match action {
             Action::Tick => {
@@ -574,19 +570,16 @@ fn no_order_of_two_clients_and_a_sweeper_breaks_a_lease() {
 #[test]
 fn the_lease_model_finds_what_is_planted() {
     let stepped = [
-        (Bug::Code(Planted::StampIgnored), "one holder"),
-        (Bug::Model(Wrong::StampOfTheBase), "one holder"),
-        (Bug::Model(Wrong::BeliefByTheLastTry), "one holder"),
-        (Bug::Model(Wrong::TakeoverKeepsFence), "fences rise"),
-        (Bug::Model(Wrong::FenceInLeaseOnly), "fences rise"),
-        (Bug::Model(Wrong::FreedByDelete), "fences rise"),
-        (Bug::Code(Planted::NoReadBack), "what has lost stays lost"),
-        (Bug::Code(Planted::BaseTakenAsLost), "what has lost stays lost"),
+        (Wrong::StampOfTheBase, "one holder"),
+        (Wrong::BeliefByTheLastTry, "one holder"),
+        (Wrong::TakeoverKeepsFence, "fences rise"),
+        (Wrong::FenceInLeaseOnly, "fences rise"),
+        (Wrong::FreedByDelete, "fences rise"),
     ];
     let swept = [
-        (Bug::Model(Wrong::SweptWithoutSwap), "a fence is kept"),
-        (Bug::Model(Wrong::SweptWithoutGrace), "every lease is filed"),
-        (Bug::Model(Wrong::EntryAfterRecord), "every lease is filed"),
+        (Wrong::SweptWithoutSwap, "a fence is kept"),
+        (Wrong::SweptWithoutGrace, "every lease is filed"),
+        (Wrong::EntryAfterRecord, "every lease is filed"),
     ];
     let stepped = stepped.map(|found| (found, STEPPED_WORLD));
     let swept = swept.map(|found| (found, SWEPT_WORLD));

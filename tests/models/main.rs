@@ -1,6 +1,7 @@
 //! Small models of the two protocols, each gone through state by state, and what fuzzing has kept: see `docs/TESTING.md`.
 //!
 //! The models have no rules of their own where the code has a function for one: they call `leasehold::testkit::rules`.
+//! Bugs in those are put into a copy of the library by `tests/planted/run`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "these are tests")]
 
@@ -8,27 +9,9 @@ mod corpora;
 mod decisions;
 mod leases;
 
-use leasehold::clock::SystemClock;
-use leasehold::{Clock, testkit::Planted};
+use leasehold::{Clock, clock::SystemClock};
 use stateright::{Checker, HasDiscoveries, Model};
 use std::{fmt::Debug, hash::Hash};
-
-/// A mistake, in the model or in the code that it calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Bug<M> {
-    Model(M),
-    Code(Planted),
-}
-
-impl<M: Copy + PartialEq> Bug<M> {
-    /// The checker works on threads of its own, and a bug in the code is planted on one thread at a time.
-    fn plant(bug: Option<Self>) {
-        Planted::plant(match bug {
-            Some(Self::Code(bug)) => Some(bug),
-            _ => None,
-        });
-    }
-}
 
 /// Goes through all states; all that must never be is nowhere, and all that should happen does somewhere.
 fn holds<M>(name: &str, model: M)

@@ -1,0 +1,4 @@
+//! Jobs.
+
+pub(crate) mod id;
+pub(crate) mod layout;

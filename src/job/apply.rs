@@ -29,7 +29,7 @@ pub(crate) use spill::{Moving, Spill};
 use super::{
     id::SegmentId,
     layout::SegmentName,
-    ledger::{ClaimId, JobRef, Ledger, Millis, Policy, Reason, SessionId},
+    ledger::{ClaimId, JobRef, Ledger, Millis, Policy, Reason, Session, SessionId},
     segment::Facts,
 };
 use crate::{Fence, WriteId, clock::Timestamp};
@@ -304,7 +304,12 @@ pub(crate) fn apply(base: &Ledger, operations: &[Op], context: &Context) -> Resu
         if base.ended.iter().any(|ended| ended.session == ticket.id) || (ticket.has_row && !known) {
             return Err(Refused::SessionEnded);
         }
-        if !known && base.sessions.len() >= context.caps.sessions {
+        // What the same commit recovers makes room, or a list full of the dead would keep everybody out.
+        let leaves = |session: &&Session| {
+            operations.iter().any(|operation| matches!(operation, Op::Recover { session: gone } if *gone == session.id))
+        };
+        let staying = || base.sessions.len() - base.sessions.iter().filter(leaves).count();
+        if !known && base.sessions.len() >= context.caps.sessions && staying() >= context.caps.sessions {
             return Err(Refused::SessionsFull);
         }
     }

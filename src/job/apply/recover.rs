@@ -1,8 +1,9 @@
 //! What a dead process had in hand comes back, and who is blamed for its death.
 //!
 //! A process that dies holds a whole batch, and one job of it may be what killed it. So nobody is charged at first: all
-//! become suspects, who run in ever smaller groups (an eighth each time) and at last alone, and only a suspect that was
-//! alone when its process died is charged. What comes back is spread over time. While most of a fleet dies at once it is
+//! become suspects, who run in ever smaller groups (an eighth each time, at first never fewer than eight, so that what a
+//! small process held comes back at once) and at last alone, and only a suspect that was alone when its process died is
+//! charged. What comes back is spread over time. While most of a fleet dies at once it is
 //! not the jobs' fault, and nobody is charged at all.
 
 use super::{
@@ -19,6 +20,8 @@ const AGAIN_BASE: Millis = 10_000;
 const AGAIN_MOST: Millis = 600_000;
 /// A batch comes back in at most about this many pieces, each at its own time: a piece costs as much as a job.
 const PIECES: u32 = 32;
+/// The smallest group of those that come back for the first time.
+const FIRST_GROUP: u16 = 8;
 /// A fleet is at least this many sessions.
 const FLEET: usize = 4;
 
@@ -75,7 +78,7 @@ impl Work<'_> {
             recovered.charged += 1;
             self.ledger.counters.stalls += 1;
         }
-        traits.group = if again { eighth(u32::from(traits.group)) } else { eighth(total) };
+        traits.group = if again { eighth(u32::from(traits.group)) } else { eighth(total).max(FIRST_GROUP) };
         traits.why = Why::Stalled;
         traits.claim = Some(claim.id);
         let most = total.div_ceil(PIECES).max(1);

@@ -95,6 +95,9 @@ pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;
 pub use generator::{Generator, OsGenerator};
 pub use id::{BootId, LeaseId, ProcessId, WriteId};
+#[cfg(feature = "testkit")]
+#[doc(hidden)]
+pub use job::fuzz as job_fuzz;
 pub use key::{Decoded, Key, KeyJson};
 pub use lease::Leases;
 pub use namespace::Namespace;

@@ -104,23 +104,35 @@ pub(crate) enum Outcome {
     Done,
     /// There was nothing to do: it has been done before, or there is no such thing.
     Nothing,
-    Absorbed { dropped: Vec<(u16, JobRef)> },
+    Absorbed {
+        dropped: Vec<(u16, JobRef)>,
+    },
     /// Live or finished under this very name. `confirmed`: finished, and its delete was confirmed, so it must be
     /// made unconfirmed before it is deleted again.
-    Known { confirmed: bool },
+    Known {
+        confirmed: bool,
+    },
     /// The id is known under another name: reported and left, never deleted.
     KnownOtherwise(SegmentName),
     /// The table is not that of the name, or not of this shard.
     Mismatch,
     /// No room now: the caller keeps the operation, or leaves the segment in the inbox.
     Full(Full),
-    Claimed { claim: ClaimId, fence: Fence, jobs: Vec<Taken> },
+    Claimed {
+        claim: ClaimId,
+        fence: Fence,
+        jobs: Vec<Taken>,
+    },
     /// Nothing can be claimed.
     NothingToClaim(Idle),
     /// The attempt has ended by this answer. `late`: it had been taken away, and nobody has claimed the job since.
-    Ended { late: bool },
+    Ended {
+        late: bool,
+    },
     /// The job waits until then.
-    Waits { due: Millis },
+    Waits {
+        due: Millis,
+    },
     /// The job is on the dead list.
     Buried,
     /// A cancel came before; the job has ended as cancelled.
@@ -132,7 +144,9 @@ pub(crate) enum Outcome {
     /// The object of `seg/` that it names may be gone: it must be written again under a new name.
     WriteAgain,
     Recovered(Recovered),
-    Spilled { moved: u16 },
+    Spilled {
+        moved: u16,
+    },
     /// Marked; its handler is told.
     Asked,
     /// Lives on in a segment of `seg/` whose span covers its id.
@@ -152,7 +166,9 @@ pub(crate) enum Full {
     Size,
     Rows,
     /// Rows with nothing but jobs of keys at their limit and paused ones; one of the keys.
-    Blocked { key: u64 },
+    Blocked {
+        key: u64,
+    },
     FinishedList,
     UniqueKeys,
     DeadList,

@@ -273,8 +273,7 @@ mod tests {
     #[test]
     fn a_delayed_id_stays_in_the_minute_of_its_first_job() {
         let due = at(1_767_227_459_999);
-        let ids: Vec<_> =
-            (0..1000).map(|_| SegmentId::delayed(due, 1, Class::Normal, &OsGenerator::new())).collect();
+        let ids: Vec<_> = (0..1000).map(|_| SegmentId::delayed(due, 1, Class::Normal, &OsGenerator::new())).collect();
         for id in &ids {
             assert_eq!(id.time().as_millis().div_euclid(60_000), due.as_millis().div_euclid(60_000));
         }

@@ -175,7 +175,7 @@ impl Layout {
     }
 
     /// The object of the dead letters of one plan.
-    pub(crate) fn dead_letters(&self, hour: u32, shard: u8, plan: WriteId, jobs: u16) -> String {
+    pub(crate) fn dead_letters(&self, hour: u64, shard: u8, plan: WriteId, jobs: u16) -> String {
         format!("{}{hour:010}/{shard}-{plan}-{jobs}", self.dead())
     }
 
@@ -215,10 +215,11 @@ fn parse_segment(rest: &str) -> Option<SegmentName> {
 }
 
 /// The UTC hour of an instant as the number `YYYYMMDDHH`; years 1970 to 9999.
-pub(crate) fn hour_of(at: Timestamp) -> u32 {
+pub(crate) fn hour_of(at: Timestamp) -> u64 {
     let minute = Minute::of(at);
     let Some(at) = DateTime::from_timestamp(i64::from(minute.0) * 60, 0) else { return 0 };
-    [at.month(), at.day(), at.hour()].into_iter().fold(u32::try_from(at.year()).unwrap_or(0), |n, two| n * 100 + two)
+    let year = u64::try_from(at.year()).unwrap_or(0);
+    [at.month(), at.day(), at.hour()].into_iter().fold(year, |number, two| number * 100 + u64::from(two))
 }
 
 /// What one look at a folder has shown, and how far that look has come.

@@ -197,7 +197,7 @@ pub(crate) struct DeadPlan {
     /// The write id of the commit that made it.
     pub(crate) id: WriteId,
     /// `YYYYMMDDHH` of its expiry.
-    pub(crate) hour: u32,
+    pub(crate) hour: u64,
     pub(crate) at: Millis,
     pub(crate) jobs: Vec<DeadJob>,
     /// The row's segment is buried as it is, all of it; `jobs` is empty then.

@@ -59,7 +59,10 @@ impl fmt::Display for Unreadable {
         match self {
             Self::Damaged(why) => write!(f, "the segment is damaged: {why}"),
             Self::Later(format) => {
-                write!(f, "the segment has format {format}, this version reads {FORMAT}: use a newer version of leasehold")
+                write!(
+                    f,
+                    "the segment has format {format}, this version reads {FORMAT}: use a newer version of leasehold"
+                )
             }
             Self::Short(needed) => write!(f, "the segment's table needs {needed} bytes"),
         }

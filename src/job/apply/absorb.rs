@@ -5,7 +5,7 @@
 
 use super::{
     Full, Outcome,
-    work::{End, Work, mix},
+    work::{End, Work, count, mix},
 };
 use crate::job::{
     id::{Class, SegmentId},
@@ -41,7 +41,7 @@ impl Work<'_> {
         self.ledger.rows[at].open = name.jobs;
         self.ledger.rows[at].request = facts.request;
         self.ledger.rows[at].span = facts.span;
-        self.ledger.counters.absorbed += u64::from(name.jobs);
+        count(&mut self.ledger.counters.absorbed, name.jobs);
         // Fences of elsewhere: what is claimed here must be higher.
         self.ledger.fence_last = self.ledger.fence_last.max(facts.fence);
         let dropped = self.judge(at, facts);
@@ -206,7 +206,13 @@ impl Work<'_> {
     }
 
     /// The slot of a schedule: moving the slot and inserting the job are one commit, so each runs once.
-    pub(super) fn insert_slot(&mut self, schedule: [u8; 16], slot: Millis, priority: i16, arguments: &Bytes) -> Outcome {
+    pub(super) fn insert_slot(
+        &mut self,
+        schedule: [u8; 16],
+        slot: Millis,
+        priority: i16,
+        arguments: &Bytes,
+    ) -> Outcome {
         let known = self.ledger.schedules.iter().position(|known| known.id == schedule);
         if known.is_some_and(|at| self.ledger.schedules[at].slot >= slot) {
             return Outcome::Nothing;
@@ -227,7 +233,7 @@ impl Work<'_> {
         }
         self.ledger.rows[at].open = 1;
         self.ledger.rows[at].inline = Some(arguments.clone());
-        self.ledger.counters.absorbed += 1;
+        count(&mut self.ledger.counters.absorbed, 1u16);
         self.wait(at, Range::one(0), Traits { priority, due: slot, ..Traits::default() });
         Outcome::Done
     }

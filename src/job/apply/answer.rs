@@ -6,7 +6,7 @@
 
 use super::{
     Full, Outcome, Stale,
-    work::{End, Work, mix},
+    work::{End, Work, count, mix},
 };
 use crate::{
     Fence,
@@ -105,7 +105,7 @@ impl Work<'_> {
                     traits.error = error;
                     traits.forgive();
                 });
-                self.ledger.counters.failures += u64::from(matches!(outcome, Outcome::Waits { .. }));
+                count(&mut self.ledger.counters.failures, matches!(outcome, Outcome::Waits { .. }));
                 outcome
             }
             Answered::Snoozed { until } => {
@@ -177,7 +177,7 @@ impl Work<'_> {
         traits.attempts = traits.attempts.saturating_add(1);
         traits.error = self.keep_error(error);
         self.take_claimed(held, job.index);
-        self.ledger.counters.failures += 1;
+        count(&mut self.ledger.counters.failures, true);
         self.bury(held.row, job.index, reason, &traits, Some(held.fence));
         Outcome::Buried
     }
@@ -206,7 +206,7 @@ impl Work<'_> {
         self.take_claimed(held, answer.job.index);
         if row != held.row {
             self.moved_away(held.row, answer.job.index);
-            self.ledger.rows[row].open += 1;
+            self.ledger.rows[row].open = self.ledger.rows[row].open.saturating_add(1);
             self.rehome(answer.job, JobRef { segment: self.ledger.rows[row].name.id, index });
         }
         self.wait(row, Range::one(index), traits);

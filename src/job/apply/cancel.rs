@@ -27,9 +27,7 @@ impl Work<'_> {
         }
         let number = row.number;
         let running = self.ledger.claims.iter().flat_map(|claim| &claim.items).any(|item| {
-            item.row == number
-                && item.run.range().contains(job.index)
-                && item.open.contains(job.index - item.run.from)
+            item.row == number && item.run.range().contains(job.index) && item.open.contains(job.index - item.run.from)
         });
         if running { self.mark(job) } else { Outcome::Nothing }
     }

@@ -5,7 +5,10 @@
 //! so does the next death of that process say something about the job. If nobody's hand is empty for a minute, it runs
 //! with others, and is not charged.
 
-use super::{Idle, Outcome, work::Work};
+use super::{
+    Idle, Outcome,
+    work::{Work, count},
+};
 use crate::{
     Fence,
     clock::Timestamp,
@@ -122,9 +125,9 @@ impl Work<'_> {
         self.ledger.fence_last = Some(fence);
         items.sort_by_key(|item| (item.row, item.run.from));
         let taken: Vec<Taken> = items.iter().filter_map(|item| self.taken(item)).collect();
-        let count = items.iter().map(|item| u64::from(item.run.len())).sum::<u64>();
-        self.ledger.counters.claimed += count;
-        self.spend(count);
+        let jobs = items.iter().map(|item| u64::from(item.run.len())).sum::<u64>();
+        count(&mut self.ledger.counters.claimed, jobs);
+        self.spend(jobs);
         self.note_claim(claim);
         self.ledger.claims.push(Claim { id: claim, session, fence, at: self.now, items });
         for row in &mut self.ledger.rows {
@@ -191,7 +194,14 @@ impl Work<'_> {
                 let traits = &one.traits;
                 if traits.due <= self.now && !traits.paused && !one.is_empty() {
                     let (class, tenant) = (row.name.id.class(), traits.tenant);
-                    candidates.push(Candidate { class, priority: traits.priority, due: traits.due, row: at, run, tenant });
+                    candidates.push(Candidate {
+                        class,
+                        priority: traits.priority,
+                        due: traits.due,
+                        row: at,
+                        run,
+                        tenant,
+                    });
                 }
             }
         }
@@ -298,7 +308,9 @@ impl Work<'_> {
         }
         match items.last_mut() {
             // What was taken from one run in several turns is one item.
-            Some(last) if last.row == item.row && last.run.to == item.run.from && last.run.traits == item.run.traits => {
+            Some(last)
+                if last.row == item.row && last.run.to == item.run.from && last.run.traits == item.run.traits =>
+            {
                 last.run.to = item.run.to;
                 last.open = Bits::first(last.run.len());
             }

@@ -6,7 +6,7 @@
 
 use super::{
     Full, Outcome,
-    work::{End, Work},
+    work::{End, Work, count},
 };
 use crate::{
     Fence, WriteId,
@@ -73,7 +73,7 @@ impl Work<'_> {
         let Some(at) = self.add_row(*name) else { return Outcome::Full(Full::Rows) };
         let number = self.ledger.rows[at].number;
         self.ledger.rows[at].open = name.jobs;
-        self.ledger.counters.absorbed += u64::from(name.jobs);
+        count(&mut self.ledger.counters.absorbed, name.jobs);
         // Whoever was cancelled ahead is dead all the same.
         self.ledger.cancelling.retain(|job| job.segment != name.id);
         // Several segments of one commit need several names.
@@ -97,7 +97,8 @@ impl Work<'_> {
             }
         }
         if let Some(row) = plan.raw.and_then(|(number, _)| self.position_of_number(number)) {
-            self.ledger.counters.dead += u64::from(self.ledger.rows[row].open);
+            let open = self.ledger.rows[row].open;
+            count(&mut self.ledger.counters.dead, open);
             self.ledger.rows[row].open = 0;
         }
         Outcome::Done
@@ -106,9 +107,8 @@ impl Work<'_> {
     pub(super) fn move_written(&mut self, job: JobRef, target: SegmentId) -> Outcome {
         let Some(row) = self.position(job.segment) else { return Outcome::Nothing };
         let number = self.ledger.rows[row].number;
-        let plan = |plan: &crate::job::ledger::MovePlan| {
-            (plan.row, plan.index, plan.target.id) == (number, job.index, target)
-        };
+        let plan =
+            |plan: &crate::job::ledger::MovePlan| (plan.row, plan.index, plan.target.id) == (number, job.index, target);
         let Some(at) = self.ledger.moves.iter().position(plan) else { return Outcome::Nothing };
         self.ledger.moves.remove(at);
         self.end(row, job.index, End::Moved, None);

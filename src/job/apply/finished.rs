@@ -47,7 +47,7 @@ impl Work<'_> {
         if entry.confirmed.is_some() {
             entry.confirmed = None;
             // Later than before, also when the clock stands still: no confirmation of before fits it.
-            entry.since = now.max(entry.since + 1);
+            entry.since = now.max(entry.since.saturating_add(1));
             self.changed = true;
         }
         let name = entry.name;
@@ -76,7 +76,7 @@ impl Work<'_> {
         if orphans.is_empty() {
             return Outcome::Nothing;
         }
-        self.ledger.gc_epoch += 1;
+        self.ledger.gc_epoch = self.ledger.gc_epoch.saturating_add(1);
         self.changed = true;
         Outcome::Orphans(orphans)
     }

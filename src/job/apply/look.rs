@@ -14,12 +14,30 @@ use std::sync::Arc;
 pub(crate) enum Found {
     /// Waits; its table has the rest.
     Unread,
-    Waiting { why: Why, due: Millis, attempts: u32, stalls: u8, paused: bool, error: Option<Arc<str>> },
-    Running { claim: ClaimId, session: SessionId, fence: Fence, since: Millis, attempt: u32, stalls: u8, cancelling: bool },
+    Waiting {
+        why: Why,
+        due: Millis,
+        attempts: u32,
+        stalls: u8,
+        paused: bool,
+        error: Option<Arc<str>>,
+    },
+    Running {
+        claim: ClaimId,
+        session: SessionId,
+        fence: Fence,
+        since: Millis,
+        attempt: u32,
+        stalls: u8,
+        cancelling: bool,
+    },
     /// On the dead list, its object not yet written.
     Burying(Reason),
     /// On its way to that segment of that queue.
-    Moving { queue: Arc<str>, target: SegmentId },
+    Moving {
+        queue: Arc<str>,
+        target: SegmentId,
+    },
     /// Its segment is live and it is in no place: it has ended.
     Ended,
     /// In one of these segments of `seg/`, whose spans cover its id: their tables say which.
@@ -79,9 +97,7 @@ impl Ledger {
     fn find_held(&self, row: u32, job: JobRef) -> Option<Found> {
         for claim in &self.claims {
             let has = |item: &&crate::job::ledger::Item| {
-                item.row == row
-                    && item.run.range().contains(job.index)
-                    && item.open.contains(job.index - item.run.from)
+                item.row == row && item.run.range().contains(job.index) && item.open.contains(job.index - item.run.from)
             };
             if let Some(item) = claim.items.iter().find(has) {
                 return Some(Found::Running {

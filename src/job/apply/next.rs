@@ -79,7 +79,9 @@ impl Ledger {
     /// to name. They may be deleted within 30 s of the read of this ledger.
     pub(crate) fn to_delete(&self, now: Millis) -> Vec<(SegmentName, Millis)> {
         let old = self.finished.iter().filter(|entry| entry.confirmed.is_none());
-        old.filter(|entry| now.saturating_sub(entry.since) >= UNCONFIRMED).map(|entry| (entry.name, entry.since)).collect()
+        old.filter(|entry| now.saturating_sub(entry.since) >= UNCONFIRMED)
+            .map(|entry| (entry.name, entry.since))
+            .collect()
     }
 
     /// What a confirmation of this name's delete has to say, while it is unconfirmed: a name that is not may not be deleted.

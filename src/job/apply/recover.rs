@@ -9,9 +9,11 @@
 use super::{
     Outcome, Recovered,
     absorb::spread,
-    work::{End, Work, millis},
+    work::{End, Work, count, millis},
 };
-use crate::job::ledger::{Claim, ClaimId, Ended, Happened, Item, JobRef, Millis, Range, Reason, SessionId, Traits, Why};
+use crate::job::ledger::{
+    Claim, ClaimId, Ended, Happened, Item, JobRef, Millis, Range, Reason, SessionId, Traits, Why,
+};
 
 /// Over how long the jobs of a process are spread that come back for the first time.
 const FIRST_SPREAD: Millis = 5_000;
@@ -50,7 +52,7 @@ impl Work<'_> {
                 self.come_back(claim, item, total, blameless, &mut recovered);
             }
         }
-        self.ledger.counters.recovered += u64::from(recovered.waiting);
+        count(&mut self.ledger.counters.recovered, recovered.waiting);
         Outcome::Recovered(recovered)
     }
 
@@ -76,7 +78,7 @@ impl Work<'_> {
         if charged {
             traits.stalls = traits.stalls.saturating_add(1);
             recovered.charged += 1;
-            self.ledger.counters.stalls += 1;
+            count(&mut self.ledger.counters.stalls, true);
         }
         traits.group = if again { eighth(u32::from(traits.group)) } else { eighth(total).max(FIRST_GROUP) };
         traits.why = Why::Stalled;
@@ -94,7 +96,8 @@ impl Work<'_> {
                 from = index + 1;
             }
             let rest = Range { from, to: range.to };
-            if charged && rest.len() == 1 && traits.stalls >= self.ledger.policy.max_stalls && !self.dead_list_is_full() {
+            if charged && rest.len() == 1 && traits.stalls >= self.ledger.policy.max_stalls && !self.dead_list_is_full()
+            {
                 self.bury(at, rest.from, Reason::Stalled, &traits, Some(claim.fence));
                 recovered.buried += 1;
                 continue;

@@ -7,8 +7,8 @@ use crate::{
         id::SegmentId,
         layout::{Place, SegmentName},
         ledger::{
-            ClaimId, Event, Finished, Happened, JobRef, Ledger, Millis, Range, Row, Run, Session, SessionId, Traits, Why,
-            insert_range,
+            ClaimId, Event, Finished, Happened, JobRef, Ledger, Millis, Range, Row, Run, Session, SessionId, Traits,
+            Why, insert_range,
         },
     },
 };
@@ -52,6 +52,11 @@ pub(super) struct Work<'a> {
 
 pub(super) fn millis(duration: Duration) -> Millis {
     Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
+}
+
+/// Counts on, and stays at the top: a counter at its ceiling stops no queue.
+pub(super) fn count(counter: &mut u64, by: impl Into<u64>) {
+    *counter = counter.saturating_add(by.into());
 }
 
 /// A number that looks random and follows from these.
@@ -260,7 +265,7 @@ impl<'a> Work<'a> {
             End::Dead => (&mut counters.dead, None),
             End::Moved => (&mut counters.moved, None),
         };
-        *counter += 1;
+        *counter = counter.saturating_add(1);
         self.changed = true;
         self.forget_marks(JobRef { segment, index });
         if let Some(event) = event {
@@ -326,7 +331,7 @@ impl<'a> Work<'a> {
             return;
         }
         let number = self.ledger.next_event;
-        self.ledger.next_event += 1;
+        self.ledger.next_event = number.saturating_add(1);
         self.ledger.outbox.push(Event { number, segment, range, what, at, fence });
     }
 
@@ -391,7 +396,7 @@ impl<'a> Work<'a> {
     fn sign(&mut self) {
         let Self { ledger, context, .. } = self;
         ledger.write_id = context.write_id;
-        ledger.revision += 1;
+        ledger.revision = ledger.revision.saturating_add(1);
         ledger.epoch = ledger.epoch.max(context.epoch);
         let Some(ticket) = context.session.as_ref().filter(|_| !self.closing) else { return };
         match ledger.sessions.iter_mut().find(|session| session.id == ticket.id) {

@@ -64,8 +64,9 @@ impl Ledger {
         self.check_rows()?;
         self.check_lists()?;
         let (counters, totals) = (&self.counters, self.totals());
-        let ended = counters.finished + counters.dead + counters.cancelled + counters.duplicates + counters.moved;
-        if counters.absorbed != ended + totals.all() {
+        let ends = [counters.finished, counters.dead, counters.cancelled, counters.duplicates, counters.moved];
+        let ended = ends.into_iter().fold(0, u64::saturating_add);
+        if counters.absorbed != ended.saturating_add(totals.all()) {
             return Err(format!("{} jobs have come, {ended} have ended, {totals:?} are here", counters.absorbed));
         }
         Ok(())
@@ -86,7 +87,10 @@ impl Ledger {
             places.insert(row.number, mine);
         }
         let mut put = |number: u32, range: Range, what: &str| {
-            places.get_mut(&number).ok_or_else(|| format!("no row {number}, of which jobs are {what}"))?.put(range, what)
+            places
+                .get_mut(&number)
+                .ok_or_else(|| format!("no row {number}, of which jobs are {what}"))?
+                .put(range, what)
         };
         for claim in &self.claims {
             for item in &claim.items {
@@ -105,7 +109,7 @@ impl Ledger {
         self.moves.iter().try_for_each(|plan| put(plan.row, Range::one(plan.index), "moving"))?;
         for mine in places.values() {
             let moved: usize = mine.row.moved.iter().map(|range| usize::from(range.len())).sum();
-            let here = mine.taken.iter().filter(|taken| **taken).count() - moved;
+            let here = mine.taken.iter().filter(|taken| **taken).count().saturating_sub(moved);
             if here != usize::from(mine.row.open) {
                 return Err(format!("{} says {} open jobs and has {here}", mine.row.name.id, mine.row.open));
             }

@@ -1,9 +1,9 @@
 //! How a ledger is written down and read.
 
 use super::{
-    Backoff, Bits, Claim, ClaimId, Counters, DeadJob, DeadPlan, Ended, Event, Finished, Happened, Item, JobRef, KindPolicy,
-    Ledger, Limit, Millis, MovePlan, Policy, Range, Reason, Row, Schedule, Session, SessionId, Shape, Tokens, Unique, Unread,
-    columns, wire,
+    Backoff, Bits, Claim, ClaimId, Counters, DeadJob, DeadPlan, Ended, Event, Finished, Happened, Item, JobRef,
+    KindPolicy, Ledger, Limit, Millis, MovePlan, Policy, Range, Reason, Row, Schedule, Session, SessionId, Shape,
+    Tokens, Unique, Unread, columns, wire,
 };
 use crate::{
     Fence, WriteId,
@@ -40,7 +40,10 @@ impl fmt::Display for Unusable {
         match self {
             Self::Damaged(why) => write!(f, "the ledger is damaged: {why}"),
             Self::Later(format) => {
-                write!(f, "the ledger has format {format}, this version writes {FORMAT}: use a newer version of leasehold")
+                write!(
+                    f,
+                    "the ledger has format {format}, this version writes {FORMAT}: use a newer version of leasehold"
+                )
             }
         }
     }
@@ -214,7 +217,10 @@ fn write(ledger: &Ledger) -> wire::Ledger {
             ended_ms: unique.ended,
         }),
         limits: all(&ledger.limits, |limit| wire::Limit { key: limit.key, most: limit.most }),
-        schedules: all(&ledger.schedules, |schedule| wire::Schedule { id: bytes(&schedule.id), slot_ms: schedule.slot }),
+        schedules: all(&ledger.schedules, |schedule| wire::Schedule {
+            id: bytes(&schedule.id),
+            slot_ms: schedule.slot,
+        }),
         tokens_milli: ledger.tokens.milli,
         tokens_at_ms: ledger.tokens.at,
         turn: ledger.turn,
@@ -617,7 +623,8 @@ fn read_event(event: wire::Event) -> Result<Event, String> {
 }
 
 fn write_counters(counters: &Counters) -> wire::Counters {
-    let Counters { absorbed, finished, dead, cancelled, duplicates, moved, failures, recovered, stalls, claimed } = *counters;
+    let Counters { absorbed, finished, dead, cancelled, duplicates, moved, failures, recovered, stalls, claimed } =
+        *counters;
     wire::Counters { absorbed, finished, dead, cancelled, duplicates, moved, failures, recovered, stalls, claimed }
 }
 

@@ -118,7 +118,13 @@ pub(crate) fn full() -> Ledger {
             Row { runs: vec![], ..row(4, Place::At(minute)) },
             Row { inline: Some(Bytes::from_static(b"args")), ..row(5, Place::Inline) },
         ],
-        claims: vec![Claim { id: claim, session: SessionId([1; 16]), fence: fence(9), at: NOW, items: vec![taken, alone] }],
+        claims: vec![Claim {
+            id: claim,
+            session: SessionId([1; 16]),
+            fence: fence(9),
+            at: NOW,
+            items: vec![taken, alone],
+        }],
         sessions: vec![Session {
             id: SessionId([1; 16]),
             lease: [2; 16],

@@ -297,8 +297,8 @@ pub(crate) struct DeadJob {
 pub(crate) struct DeadPlan {
     #[prost(bytes = "bytes", tag = "1")]
     pub(crate) id: bytes::Bytes,
-    #[prost(uint32, tag = "2")]
-    pub(crate) hour: u32,
+    #[prost(uint64, tag = "2")]
+    pub(crate) hour: u64,
     #[prost(int64, tag = "3")]
     pub(crate) at_ms: i64,
     #[prost(message, repeated, tag = "4")]

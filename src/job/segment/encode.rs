@@ -1,8 +1,8 @@
 //! Writing a segment: jobs sorted, parts gathered into blocks, limits checked before anything is sent.
 
 use super::{
-    CHECKSUM, Entry, FORMAT, History, LONGEST, LONGEST_ERROR, LONGEST_PART_NAME, LONGEST_TEXT, MAGIC, MOST_JOBS, MOST_PARTS,
-    PREFIX, wire,
+    CHECKSUM, Entry, FORMAT, History, LONGEST, LONGEST_ERROR, LONGEST_PART_NAME, LONGEST_TEXT, MAGIC, MOST_JOBS,
+    MOST_PARTS, PREFIX, wire,
 };
 use crate::{Error, Fence, Result, WriteId, clock::Timestamp, job::id::SegmentId};
 use bytes::{BufMut, Bytes, BytesMut};

@@ -267,7 +267,10 @@ fn limits_are_checked_before_anything_is_written() {
     assert!(encode(&head(false), &vec![job(0, 0, ""); MOST_JOBS + 1]).is_err());
     assert!(encode(&head(false), &vec![job(0, 0, ""); MOST_JOBS]).is_ok());
     let longest = NewJob { caller_id: text(128), ..job(0, 0, vec![0; LONGEST]) };
-    assert!(Segment::decode(&written(&head(true), &[longest])).is_ok(), "a part that shrinks may be as long as a segment");
+    assert!(
+        Segment::decode(&written(&head(true), &[longest])).is_ok(),
+        "a part that shrinks may be as long as a segment"
+    );
 }
 
 #[test]

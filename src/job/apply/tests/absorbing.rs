@@ -215,7 +215,8 @@ fn a_slot_of_a_schedule_runs_once_whoever_finds_it_due() {
     assert_eq!(bed.one(Some(2), slot(NOW)), Outcome::Nothing, "another process found it due as well");
     assert_eq!(bed.one(Some(2), slot(NOW - 1)), Outcome::Nothing, "a slot from before");
     assert_eq!(bed.one(Some(2), slot(NOW + 1)), Outcome::Done);
-    let Outcome::Claimed { jobs, .. } = bed.one(Some(1), Op::Claim { claim: claim_id(1), want: 9, idle_elsewhere: true })
+    let Outcome::Claimed { jobs, .. } =
+        bed.one(Some(1), Op::Claim { claim: claim_id(1), want: 9, idle_elsewhere: true })
     else {
         panic!()
     };

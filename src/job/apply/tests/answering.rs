@@ -94,7 +94,8 @@ fn attempts_count_failures_and_nothing_else() {
 #[test]
 fn the_last_failure_is_a_dead_letter_by_the_jobs_own_count_its_kinds_or_the_queues() {
     let kinds = vec![KindPolicy { kind: "mail".into(), max_attempts: Some(2), backoff: None }];
-    for (own, kind, most) in [(Some(1), None, 1), (None, Some("mail"), 2), (Some(4), Some("mail"), 4), (None, None, 3)] {
+    for (own, kind, most) in [(Some(1), None, 1), (None, Some("mail"), 2), (Some(4), Some("mail"), 4), (None, None, 3)]
+    {
         let mut bed = Bed::with(|policy| (policy.max_attempts, policy.kinds) = (3, kinds.clone()));
         bed.absorb(facts(1, 1));
         for attempt in 1..=most {
@@ -166,11 +167,7 @@ fn cancelling_ends_what_waits_and_marks_what_runs_and_a_finish_still_stands() {
 fn a_move_is_planned_then_written_then_dropped_and_its_fence_goes_with_it() {
     let mut bed = Bed::new().absorbed(1, 1);
     bed.claim(1, 1, 1);
-    let target = SegmentName {
-        id: SegmentId::of_move(id(1, 0), 2, Class::Normal),
-        place: Place::Inbox,
-        jobs: 1,
-    };
+    let target = SegmentName { id: SegmentId::of_move(id(1, 0), 2, Class::Normal), place: Place::Inbox, jobs: 1 };
     let due = Timestamp::from_millis(NOW);
     let moved = || Answered::Moved { queue: "other".into(), target, priority: 3, due };
     assert_eq!(bed.answer(1, 1, job(1, 0), moved()), Outcome::Done);
@@ -222,7 +219,11 @@ fn an_object_that_was_written_before_the_epoch_rose_is_not_named() {
     assert!(matches!(bed.one(Some(1), fail(home(51, 1))), Outcome::Waits { .. }));
     let again = Op::Answer(Answer { claim: claim_id(1), job: job(1, 1), what: failed(), into: Some(home(51, 1)) });
     assert_eq!(bed.one(Some(1), again), Outcome::WriteAgain, "a row of an earlier commit takes no more");
-    assert_eq!(bed.one(None, Op::RaiseEpoch { candidates: vec![segment(51)] }), Outcome::Nothing, "what is named stays");
+    assert_eq!(
+        bed.one(None, Op::RaiseEpoch { candidates: vec![segment(51)] }),
+        Outcome::Nothing,
+        "what is named stays"
+    );
 }
 
 #[test]

@@ -18,7 +18,8 @@ fn spill(bed: &mut Bed, tables: &mut HashMap<SegmentId, Arc<Facts>>, number: &mu
             &jobs
                 .iter()
                 .map(|job| {
-                    let traits = Traits { due: job.due, attempts: job.attempts, priority: job.priority, ..Traits::default() };
+                    let traits =
+                        Traits { due: job.due, attempts: job.attempts, priority: job.priority, ..Traits::default() };
                     (1, traits)
                 })
                 .collect::<Vec<_>>(),
@@ -65,12 +66,11 @@ fn a_queue_in_which_every_job_always_fails_stays_bounded_and_buries_them_all() {
             bed.now = bed.ledger.wakes_at().unwrap_or(0).max(bed.now) + 5_000;
             continue;
         };
-        let all = jobs.iter().flat_map(|taken| {
-            (taken.range.from..taken.range.to).map(|index| JobRef { segment: taken.name.id, index })
-        });
-        let answers: Vec<Op> = all
-            .map(|job| Op::Answer(Answer { claim: claim_id(claim), job, what: failed(), into: None }))
-            .collect();
+        let all = jobs
+            .iter()
+            .flat_map(|taken| (taken.range.from..taken.range.to).map(|index| JobRef { segment: taken.name.id, index }));
+        let answers: Vec<Op> =
+            all.map(|job| Op::Answer(Answer { claim: claim_id(claim), job, what: failed(), into: None })).collect();
         for outcome in bed.commit(Some(1), &answers) {
             assert!(matches!(outcome, Outcome::Waits { .. } | Outcome::Buried), "{outcome:?}");
         }

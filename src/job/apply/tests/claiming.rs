@@ -115,7 +115,10 @@ fn claims_come_last_in_a_commit_so_that_they_take_what_it_has_brought() {
     assert!(matches!(&outcomes[0], Outcome::Claimed { jobs, .. } if jobs[0].range.len() == 1), "{outcomes:?}");
     let answer = Answer { claim: claim_id(1), job: job(1, 0), what: Answered::Finished, into: None };
     let operations = [Op::Claim { claim: claim_id(2), want: 5, idle_elsewhere: true }, Op::Answer(answer)];
-    assert!(matches!(bed.commit(Some(1), &operations)[0], Outcome::Claimed { .. }), "the slot is free in the same commit");
+    assert!(
+        matches!(bed.commit(Some(1), &operations)[0], Outcome::Claimed { .. }),
+        "the slot is free in the same commit"
+    );
 }
 
 #[test]

@@ -161,7 +161,11 @@ fn a_spill_takes_waiting_jobs_whole_and_the_old_segment_is_over() {
     assert_eq!(bed.ledger.find(job(1, 4)), Found::Elsewhere(vec![segment(60)]));
     assert_eq!(bed.ledger.unique[0].job, job(60, 3));
     assert_eq!((bed.ledger.rows[0].runs.len(), bed.ledger.rows[0].unread.len()), (0, 1));
-    assert_eq!(bed.finish(1, 1, job(1, 4)), Outcome::StaleAttempt(Stale::Gone), "what was spilled is not finished late");
+    assert_eq!(
+        bed.finish(1, 1, job(1, 4)),
+        Outcome::StaleAttempt(Stale::Gone),
+        "what was spilled is not finished late"
+    );
     assert_eq!(bed.one(None, Op::Cancel { job: job(60, 4), in_inbox: false }), Outcome::Ended { late: false });
     bed.now += 86_400_000;
     let runs = (0..10).map(|index| (1, traits(|traits| traits.due = NOW + 100_000 + index * 1000)));

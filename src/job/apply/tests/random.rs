@@ -87,9 +87,27 @@ fn the_random_sequences_meet_every_outcome() {
     }
     println!("{commits} commits, the largest ledger {largest} bytes, {met:#?}");
     for outcome in [
-        "Absorbed", "AnsweredBefore", "Asked", "Buried", "CancelledInstead", "Claimed", "Delete(", "Done", "Ended", "Full(",
-        "Known", "NotFound", "Nothing", "NothingToClaim(", "Orphans(", "ReadFirst", "Recovered(", "Spilled",
-        "StaleAttempt(", "Waits", "WriteAgain",
+        "Absorbed",
+        "AnsweredBefore",
+        "Asked",
+        "Buried",
+        "CancelledInstead",
+        "Claimed",
+        "Delete(",
+        "Done",
+        "Ended",
+        "Full(",
+        "Known",
+        "NotFound",
+        "Nothing",
+        "NothingToClaim(",
+        "Orphans(",
+        "ReadFirst",
+        "Recovered(",
+        "Spilled",
+        "StaleAttempt(",
+        "Waits",
+        "WriteAgain",
     ] {
         assert!(met.keys().any(|name| name.starts_with(outcome)), "{outcome} was never met: {met:#?}");
     }

@@ -40,9 +40,9 @@ fn work_off(bed: &mut Bed, killer: JobRef, concurrency: u32) -> (u32, u32) {
             return (deaths, finished);
         }
         let taken = bed.claim(process, claim, concurrency);
-        let jobs = taken.iter().flat_map(|(segment, from, count)| {
-            (*from..from + count).map(|index| JobRef { segment: *segment, index })
-        });
+        let jobs = taken
+            .iter()
+            .flat_map(|(segment, from, count)| (*from..from + count).map(|index| JobRef { segment: *segment, index }));
         let jobs: Vec<JobRef> = jobs.collect();
         if jobs.contains(&killer) {
             deaths += 1;
@@ -114,11 +114,7 @@ fn a_suspect_for_which_no_hand_is_empty_runs_with_others_after_a_minute_and_is_n
 
 #[test]
 fn stalls_count_only_in_a_row() {
-    let lucky = [
-        failed(),
-        Answered::Snoozed { until: Timestamp::from_millis(NOW) },
-        Answered::Released { ran: true },
-    ];
+    let lucky = [failed(), Answered::Snoozed { until: Timestamp::from_millis(NOW) }, Answered::Released { ran: true }];
     for what in lucky {
         let mut bed = Bed::new();
         bed.absorb(facts_of(1, &[(1, traits(|traits| (traits.group, traits.stalls) = (1, 2)))]));

@@ -170,7 +170,13 @@ impl World {
     }
 
     /// One commit of a process. `fate`: whether it lands at once, after a conflict, or in doubt.
-    pub(super) fn commit(&mut self, process: usize, operations: Vec<Op>, with_session: bool, fate: u32) -> Vec<Outcome> {
+    pub(super) fn commit(
+        &mut self,
+        process: usize,
+        operations: Vec<Op>,
+        with_session: bool,
+        fate: u32,
+    ) -> Vec<Outcome> {
         if self.processes[process].doubt.is_some() {
             return Vec::new();
         }
@@ -277,9 +283,10 @@ impl World {
         }
         self.processes[process].orphans.extend(&applied.unnamed);
         if with_session {
-            let closed = operations.iter().zip(&applied.outcomes).any(|(operation, outcome)| {
-                matches!((operation, outcome), (Op::Close, Outcome::Done))
-            });
+            let closed = operations
+                .iter()
+                .zip(&applied.outcomes)
+                .any(|(operation, outcome)| matches!((operation, outcome), (Op::Close, Outcome::Done)));
             self.processes[process].has_row = !closed;
             if closed {
                 // A session that closed its row begins anew when it works again.
@@ -454,7 +461,8 @@ impl World {
         let mut operations = Vec::new();
         for name in names.iter().skip(arg as usize % names.len()).take(3) {
             // One that is not there any more is passed over; damage is seen by two reads.
-            if !self.inbox.contains_key(name) || matches!(name.place, Place::At(minute) if minute.start().as_millis() > self.now)
+            if !self.inbox.contains_key(name)
+                || matches!(name.place, Place::At(minute) if minute.start().as_millis() > self.now)
             {
                 continue;
             }
@@ -552,7 +560,8 @@ impl World {
     fn put_seg(&mut self, segment: SegmentId, runs: Vec<Run>, ids: Vec<JobId>) {
         let jobs = u16::try_from(ids.len()).unwrap();
         let span = ids.iter().min().copied().zip(ids.iter().max().copied());
-        let facts = Facts { segment, jobs, runs, unique: Vec::new(), fence: self.ledger.fence_last, request: false, span };
+        let facts =
+            Facts { segment, jobs, runs, unique: Vec::new(), fence: self.ledger.fence_last, request: false, span };
         self.tables.insert(segment, (Arc::new(facts), ids));
         self.seg.insert(segment);
     }
@@ -781,7 +790,12 @@ impl World {
             self.claim(0, 6);
             for handle in self.processes[0].in_hand.clone() {
                 let what = Answered::Finished;
-                self.commit(0, vec![Op::Answer(Answer { claim: handle.claim, job: handle.job, what, into: None })], true, 0);
+                self.commit(
+                    0,
+                    vec![Op::Answer(Answer { claim: handle.claim, job: handle.job, what, into: None })],
+                    true,
+                    0,
+                );
             }
             self.carry_out_plans(0, 0);
             while !self.ledger.to_delete(self.now).is_empty() || !self.processes[0].deletes.is_empty() {

@@ -70,7 +70,7 @@ pub mod fsck;
 mod generator;
 mod id;
 mod index;
-#[allow(dead_code, reason = "the pure rules of jobs; the committer that calls them comes next")]
+#[allow(dead_code, unused_imports, reason = "the pure rules of jobs; the committer that calls them comes next")]
 mod job;
 mod key;
 pub mod lease;

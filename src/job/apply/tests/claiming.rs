@@ -97,7 +97,7 @@ fn a_full_list_of_sessions_refuses_a_new_one_until_a_dead_one_is_recovered() {
     bed.claim(2, 2, 1);
     let context = bed.context(Some(3));
     let claim = Op::Claim { claim: claim_id(3), want: 1, idle_elsewhere: true };
-    assert_eq!(apply(&bed.ledger, &[claim.clone()], &context).unwrap_err(), Refused::SessionsFull);
+    assert_eq!(apply(&bed.ledger, std::slice::from_ref(&claim), &context).unwrap_err(), Refused::SessionsFull);
     let recover = Op::Recover { session: session(1) };
     let outcomes = bed.commit(Some(3), &[recover, claim]);
     assert!(matches!(outcomes[1], Outcome::Claimed { .. }), "{outcomes:?}");

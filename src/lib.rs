@@ -84,6 +84,8 @@ mod generator;
 mod hour;
 mod id;
 mod index;
+#[allow(dead_code, unused_imports, reason = "the pure rules of jobs; the committer that calls them comes next")]
+mod job;
 mod key;
 #[doc(hidden)]
 pub mod kind;
@@ -109,6 +111,9 @@ pub use fence::Fence;
 pub use generator::{Generator, OsGenerator};
 pub use hour::Hour;
 pub use id::{BootId, LeaseId, ProcessId, WriteId};
+#[cfg(feature = "testkit")]
+#[doc(hidden)]
+pub use job::fuzz as job_fuzz;
 pub use key::{Decoded, Key, KeyJson};
 pub use lease::Leases;
 pub use namespace::Namespace;

@@ -1,0 +1,297 @@
+//! Taking segments in, and opening what is unread in them.
+//!
+//! A segment is absorbed once: its id is live or finished from then on, and stays in the finished list for longer than
+//! any listing or any late create of its name may live. A cap that is full leaves the segment in the inbox.
+
+use super::{
+    Full, Outcome,
+    work::{End, Work, count, mix},
+};
+use crate::job::{
+    id::{Class, SegmentId},
+    layout::{Place, SegmentName},
+    ledger::{Happened, JobRef, Millis, Range, Run, Schedule, Traits, Unique, Unread},
+    segment::Facts,
+};
+use bytes::Bytes;
+use std::collections::{BTreeMap, HashMap};
+
+/// Jobs are opened this long before they are due, so that no read stands between a job and its time.
+pub(crate) const HORIZON: Millis = 60_000;
+
+/// The longest arguments that a row keeps itself.
+pub(crate) const LONGEST_INLINE: usize = 1024;
+
+impl Work<'_> {
+    pub(super) fn absorb(&mut self, name: &SegmentName, facts: &Facts) -> Outcome {
+        if let Some(known) = self.known(name) {
+            return known;
+        }
+        let fits = facts.segment == name.id
+            && facts.jobs == name.jobs
+            && name.id.shard() == self.ledger.shard
+            && matches!(name.place, Place::Inbox | Place::At(_));
+        if !fits {
+            return Outcome::Mismatch;
+        }
+        if let Some(full) = self.room_for(facts) {
+            return Outcome::Full(full);
+        }
+        let Some(at) = self.add_row(*name) else { return Outcome::Full(Full::Rows) };
+        self.ledger.rows[at].open = name.jobs;
+        self.ledger.rows[at].request = facts.request;
+        self.ledger.rows[at].span = facts.span;
+        count(&mut self.ledger.counters.absorbed, name.jobs);
+        // Fences of elsewhere: what is claimed here must be higher.
+        self.ledger.fence_last = self.ledger.fence_last.max(facts.fence);
+        let dropped = self.judge(at, facts);
+        let cancelled = self.cancelled_ahead(name.id);
+        let mut without: Vec<u16> = dropped.iter().map(|(index, _)| *index).chain(cancelled.iter().copied()).collect();
+        without.sort_unstable();
+        without.dedup();
+        let room = self.room_for_runs();
+        let row = &mut self.ledger.rows[at];
+        place(&facts.runs, &without, self.now, room, &mut row.runs, &mut row.unread);
+        for (index, of) in &dropped {
+            self.end(at, *index, End::Duplicate, None);
+            self.event(name.id, Range::one(*index), Happened::Duplicate(*of), None);
+        }
+        for index in cancelled {
+            // A duplicate has ended already.
+            if dropped.iter().all(|(other, _)| *other != index) {
+                self.end(at, index, End::Cancelled, None);
+            }
+        }
+        self.ledger.cancelling.retain(|job| job.segment != name.id);
+        Outcome::Absorbed { dropped }
+    }
+
+    /// What to say of a name whose id is live or finished.
+    pub(super) fn known(&mut self, name: &SegmentName) -> Option<Outcome> {
+        let (known, confirmed) = match self.position(name.id) {
+            Some(at) => (self.ledger.rows[at].name, false),
+            None => {
+                let at = self.finished_position(name.id)?;
+                let entry = &self.ledger.finished[at];
+                (entry.name, entry.confirmed.is_some())
+            }
+        };
+        Some(if known == *name { Outcome::Known { confirmed } } else { Outcome::KnownOtherwise(known) })
+    }
+
+    fn room_for(&self, facts: &Facts) -> Option<Full> {
+        let caps = &self.context.caps;
+        let ledger = &self.ledger;
+        // Each row will need an entry in the finished list, which refuses none.
+        if ledger.finished.len() + ledger.rows.len() >= caps.finished {
+            return Some(Full::FinishedList);
+        }
+        if ledger.unique.len() + facts.unique.len() > caps.unique {
+            return Some(Full::UniqueKeys);
+        }
+        let (blocked, key) = self.blocked_rows();
+        if blocked >= caps.blocked {
+            return Some(Full::Blocked { key });
+        }
+        if ledger.rows.len() - blocked >= caps.rows {
+            return Some(Full::Rows);
+        }
+        let new = 64 + facts.runs.len().min(caps.runs) * 32 + facts.unique.len() * 56;
+        (self.weight() + new > caps.size).then_some(Full::Size)
+    }
+
+    /// Rows that have nothing but what cannot run, and one of the keys that hold them up.
+    fn blocked_rows(&self) -> (usize, u64) {
+        let policy = &self.ledger.policy;
+        let paused = || self.ledger.rows.iter().flat_map(|row| &row.runs).any(|run| run.traits.paused);
+        if policy.key_limit.is_none() && self.ledger.limits.is_empty() && !paused() {
+            return (0, 0);
+        }
+        let running = self.running_by_key();
+        let mut holder = 0;
+        let mut is_blocked = |run: &Run| {
+            let key = run.traits.key;
+            let full = key != 0
+                && self.ledger.key_limit(key).is_some_and(|most| running.get(&key).copied().unwrap_or(0) >= most);
+            if full {
+                holder = key;
+            }
+            full || run.traits.paused
+        };
+        let rows = self.ledger.rows.iter();
+        let count = rows
+            .filter(|row| row.unread.is_empty() && !row.runs.is_empty() && row.runs.iter().all(&mut is_blocked))
+            .count();
+        (count, holder)
+    }
+
+    pub(super) fn running_by_key(&self) -> HashMap<u64, u32> {
+        let mut running = HashMap::new();
+        for item in self.ledger.claims.iter().flat_map(|claim| &claim.items) {
+            if item.run.traits.key != 0 {
+                *running.entry(item.run.traits.key).or_insert(0) += u32::from(item.open.count());
+            }
+        }
+        running
+    }
+
+    fn room_for_runs(&self) -> usize {
+        let open = self.ledger.rows.iter().map(|row| row.runs.len()).sum();
+        self.context.caps.runs.saturating_sub(open)
+    }
+
+    /// Judges the unique keys of a segment; what is a duplicate, and of which job.
+    fn judge(&mut self, at: usize, facts: &Facts) -> Vec<(u16, JobRef)> {
+        let mut dropped = Vec::new();
+        let period = super::work::millis(self.ledger.policy.unique_period);
+        for (index, hash) in &facts.unique {
+            let job = JobRef { segment: self.ledger.rows[at].name.id, index: *index };
+            let taken = Unique { hash: *hash, job, ended: None };
+            let list = &mut self.ledger.unique;
+            let by_hash = self
+                .unique_by_hash
+                .get_or_insert_with(|| list.iter().enumerate().map(|(at, unique)| (unique.hash, at)).collect());
+            let place = match by_hash.get(hash) {
+                Some(place) => {
+                    let other = &mut list[*place];
+                    if other.ended.is_none_or(|ended| self.now < ended.saturating_add(period)) {
+                        dropped.push((*index, other.job));
+                        continue;
+                    }
+                    *other = taken;
+                    *place
+                }
+                None => {
+                    by_hash.insert(*hash, list.len());
+                    list.push(taken);
+                    list.len() - 1
+                }
+            };
+            self.note_unique(job, place);
+        }
+        dropped
+    }
+
+    fn cancelled_ahead(&self, segment: SegmentId) -> Vec<u16> {
+        let jobs = self.ledger.row_of(segment).map_or(0, |row| row.name.jobs);
+        let mine = self.ledger.cancelling.iter().filter(|job| job.segment == segment && job.index < jobs);
+        mine.map(|job| job.index).collect()
+    }
+
+    /// Reads more of a live segment into runs: what is due soon, as far as there is room.
+    pub(super) fn open(&mut self, facts: &Facts) -> Outcome {
+        let Some(at) = self.position(facts.segment) else { return Outcome::NotFound };
+        if self.ledger.rows[at].name.jobs != facts.jobs {
+            return Outcome::Mismatch;
+        }
+        let room = self.room_for_runs();
+        let ranges: Vec<Range> = self.ledger.rows[at].unread.iter().map(|unread| unread.range).collect();
+        let mut mine = Vec::new();
+        for range in ranges {
+            for run in facts.runs.iter().filter(|run| run.from < range.to && range.from < run.to) {
+                mine.push(Run { from: run.from.max(range.from), to: run.to.min(range.to), traits: run.traits.clone() });
+            }
+        }
+        let (mut runs, mut unread) = (Vec::new(), Vec::new());
+        place(&mine, &[], self.now, room, &mut runs, &mut unread);
+        if runs.is_empty() {
+            return Outcome::Nothing;
+        }
+        self.ledger.rows[at].unread = unread;
+        for run in runs {
+            self.wait(at, run.range(), run.traits);
+        }
+        self.changed = true;
+        Outcome::Done
+    }
+
+    /// The slot of a schedule: moving the slot and inserting the job are one commit, so each runs once.
+    pub(super) fn insert_slot(
+        &mut self,
+        schedule: [u8; 16],
+        slot: Millis,
+        priority: i16,
+        arguments: &Bytes,
+    ) -> Outcome {
+        let known = self.ledger.schedules.iter().position(|known| known.id == schedule);
+        if known.is_some_and(|at| self.ledger.schedules[at].slot >= slot) {
+            return Outcome::Nothing;
+        }
+        if arguments.len() > LONGEST_INLINE {
+            return Outcome::Mismatch;
+        }
+        let time = crate::clock::Timestamp::from_millis(slot);
+        let id = SegmentId::of_slot(&schedule, time, self.ledger.shard, Class::of(priority));
+        let name = SegmentName { id, place: Place::Inline, jobs: 1 };
+        if self.position(id).is_some() {
+            return Outcome::Nothing;
+        }
+        let Some(at) = self.add_row(name) else { return Outcome::Full(Full::Rows) };
+        match known {
+            Some(known) => self.ledger.schedules[known].slot = slot,
+            None => self.ledger.schedules.push(Schedule { id: schedule, slot }),
+        }
+        self.ledger.rows[at].open = 1;
+        self.ledger.rows[at].inline = Some(arguments.clone());
+        count(&mut self.ledger.counters.absorbed, 1u16);
+        self.wait(at, Range::one(0), Traits { priority, due: slot, ..Traits::default() });
+        Outcome::Done
+    }
+}
+
+/// Puts jobs into runs if they are due soon, and else into unread ranges of one priority each. Leaves out `without`.
+fn place(facts: &[Run], without: &[u16], now: Millis, room: usize, runs: &mut Vec<Run>, unread: &mut Vec<Unread>) {
+    let mut left = without.iter().copied().peekable();
+    let mut put = |run: Run| {
+        if run.is_empty() {
+            return;
+        }
+        if run.traits.due <= now.saturating_add(HORIZON) && runs.len() < room {
+            match runs.last_mut() {
+                Some(last) if last.to == run.from && last.traits == run.traits => last.to = run.to,
+                _ => runs.push(run),
+            }
+            return;
+        }
+        let (range, priority, due) = (run.range(), run.traits.priority, run.traits.due);
+        match unread.last_mut() {
+            Some(last) if last.range.to == range.from && last.priority == priority => last.range.to = range.to,
+            _ => unread.push(Unread { range, priority, due }),
+        }
+    };
+    for run in facts {
+        let mut from = run.from;
+        while let Some(index) = left.next_if(|index| *index < run.to) {
+            if index >= from {
+                put(Run { from, to: index, traits: run.traits.clone() });
+                from = index + 1;
+            }
+        }
+        put(Run { from, to: run.to, traits: run.traits.clone() });
+    }
+}
+
+impl crate::job::ledger::Ledger {
+    /// How many jobs of a key may run at once.
+    pub(crate) fn key_limit(&self, key: u64) -> Option<u32> {
+        let own = self.limits.iter().find(|limit| limit.key == key).map(|limit| limit.most);
+        own.or(self.policy.key_limit)
+    }
+}
+
+/// Spreads what comes at once over `width` milliseconds.
+pub(super) fn spread(parts: [u64; 3], width: Millis) -> Millis {
+    let width = u64::try_from(width).unwrap_or(0).max(1);
+    Millis::try_from(mix(parts) % width).unwrap_or(0)
+}
+
+/// Rows by class and priority of what they have unread, for who reads them next.
+pub(super) fn unread_order(ledger: &crate::job::ledger::Ledger) -> BTreeMap<(Class, i16, Millis, u32), SegmentId> {
+    let mut order = BTreeMap::new();
+    for row in &ledger.rows {
+        for unread in &row.unread {
+            order.insert((row.name.id.class(), unread.priority, unread.due, row.number), row.name.id);
+        }
+    }
+    order
+}

@@ -1,0 +1,165 @@
+//! What must hold at once for every process: written to each ledger with the revision of `queue.json` that it comes from.
+
+use super::Millis;
+use std::time::Duration;
+
+/// How the pause before the next attempt grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// `base × attempt ^ power`.
+    Polynomial,
+    /// `base × power ^ (attempt - 1)`.
+    Exponential,
+    /// `base`.
+    Fixed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Backoff {
+    pub(crate) shape: Shape,
+    pub(crate) base: Duration,
+    pub(crate) power: u32,
+    pub(crate) cap: Duration,
+    /// Up and down, in percent.
+    pub(crate) jitter: u32,
+}
+
+impl Default for Backoff {
+    /// `min(attempt⁴ s, 6 h)` ± 10 %.
+    fn default() -> Self {
+        Self {
+            shape: Shape::Polynomial,
+            base: Duration::from_secs(1),
+            power: 4,
+            cap: Duration::from_secs(6 * 3600),
+            jitter: 10,
+        }
+    }
+}
+
+impl Backoff {
+    /// The pause after the `attempt`-th attempt failed, in milliseconds; `random` decides within the jitter.
+    pub(crate) fn pause(&self, attempt: u32, random: u64) -> Millis {
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let times = match self.shape {
+            Shape::Polynomial => u64::from(attempt).saturating_pow(self.power),
+            Shape::Exponential => u64::from(self.power).saturating_pow(attempt.saturating_sub(1)),
+            Shape::Fixed => 1,
+        };
+        // A century at most, so that no sum with it overflows.
+        let pause = millis(self.base).saturating_mul(times).min(millis(self.cap)).min(100 * 366 * 86_400_000);
+        let spread = pause / 100 * u64::from(self.jitter.min(100));
+        let low = pause - spread;
+        let pause = low.saturating_add(if spread == 0 { 0 } else { random % (2 * spread + 1) });
+        Millis::try_from(pause).unwrap_or(Millis::MAX)
+    }
+}
+
+/// Where a kind of job differs from its queue.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct KindPolicy {
+    pub(crate) kind: String,
+    pub(crate) max_attempts: Option<u32>,
+    pub(crate) backoff: Option<Backoff>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Policy {
+    pub(crate) paused: bool,
+    /// A pause that ends by itself.
+    pub(crate) paused_until: Option<Millis>,
+    pub(crate) max_attempts: u32,
+    pub(crate) backoff: Backoff,
+    pub(crate) kinds: Vec<KindPolicy>,
+    /// Stalls in a row, each alone, after which a job is dead.
+    pub(crate) max_stalls: u8,
+    pub(crate) session_ttl: Duration,
+    pub(crate) dead_retention: Duration,
+    /// How many jobs of one key run at once.
+    pub(crate) key_limit: Option<u32>,
+    /// With limit 1 a job that waits for its retry lets the next of its key pass.
+    pub(crate) skip_waiting: bool,
+    /// Jobs per second that may start from this shard, in thousandths.
+    pub(crate) rate_milli: Option<u64>,
+    pub(crate) unique_period: Duration,
+    pub(crate) request_window: Duration,
+    /// Whether events leave through the outbox.
+    pub(crate) events: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            paused: false,
+            paused_until: None,
+            max_attempts: 25,
+            backoff: Backoff::default(),
+            kinds: Vec::new(),
+            max_stalls: 3,
+            session_ttl: Duration::from_secs(30),
+            dead_retention: Duration::from_secs(14 * 86_400),
+            key_limit: None,
+            skip_waiting: false,
+            rate_milli: None,
+            unique_period: Duration::ZERO,
+            request_window: Duration::from_secs(600),
+            events: false,
+        }
+    }
+}
+
+impl Policy {
+    /// Whether nothing is claimed now.
+    pub(crate) fn is_paused(&self, now: Millis) -> bool {
+        self.paused && self.paused_until.is_none_or(|until| now < until)
+    }
+
+    fn kind(&self, kind: Option<&str>) -> Option<&KindPolicy> {
+        kind.and_then(|kind| self.kinds.iter().find(|known| known.kind == kind))
+    }
+
+    /// A job's own value first, then its kind's, then the queue's.
+    pub(crate) fn max_attempts(&self, own: Option<u32>, kind: Option<&str>) -> u32 {
+        own.or_else(|| self.kind(kind)?.max_attempts).unwrap_or(self.max_attempts)
+    }
+
+    pub(crate) fn backoff(&self, kind: Option<&str>) -> Backoff {
+        self.kind(kind).and_then(|kind| kind.backoff).unwrap_or(self.backoff)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_grows_with_the_fourth_power_up_to_six_hours_and_ten_percent() {
+        let backoff = Backoff::default();
+        for (attempt, seconds) in [(1, 1), (2, 16), (3, 81), (12, 20_736), (13, 21_600), (u32::MAX, 21_600)] {
+            for random in [0, 1, 77, u64::MAX] {
+                let pause = backoff.pause(attempt, random);
+                assert!((seconds * 900..=seconds * 1100).contains(&pause), "{attempt}: {pause}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_backoff_that_can_be_written_down_overflows() {
+        for shape in [Shape::Polynomial, Shape::Exponential, Shape::Fixed] {
+            let backoff = Backoff { shape, base: Duration::MAX, power: u32::MAX, cap: Duration::MAX, jitter: u32::MAX };
+            assert!(backoff.pause(u32::MAX, u64::MAX) > 0);
+            let none = Backoff { base: Duration::ZERO, ..backoff };
+            assert_eq!(none.pause(7, 3), 0);
+        }
+    }
+
+    #[test]
+    fn a_jobs_own_value_comes_first_then_its_kinds_then_the_queues() {
+        let kinds = vec![KindPolicy { kind: "mail".into(), max_attempts: Some(3), backoff: None }];
+        let policy = Policy { kinds, ..Policy::default() };
+        assert_eq!(policy.max_attempts(Some(7), Some("mail")), 7);
+        assert_eq!(policy.max_attempts(None, Some("mail")), 3);
+        assert_eq!(policy.max_attempts(None, Some("other")), 25);
+        assert_eq!(policy.max_attempts(None, None), 25);
+    }
+}

@@ -17,7 +17,7 @@ use std::{env, fs, path::Path};
 const LAYERS: &[&[&str]] = &[
     &["testkit"],
     &["store"],
-    &["decision", "lease"],
+    &["decision", "job", "lease"],
     &["fsck", "sweep"],
     &["kind"],
     &["index", "shared"],

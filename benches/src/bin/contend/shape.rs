@@ -94,7 +94,7 @@ impl DecisionShape {
         let memory = Arc::new(InMemory::new());
         let decisions = in_memory(&memory).await?.decisions().by("bench");
         let txn = decisions.begin();
-        decisions.decide(txn, Decision::Commit).await?;
+        let _ = decisions.decide(txn, Decision::Commit).await?;
         let name = txn.to_string();
         Ok(Self {
             marker: Kind::find(&memory, ".txn-decisions/m/", &name).await?,

@@ -101,6 +101,8 @@ pub(crate) struct Cas<S: Slot, T> {
     /// What the base is called by now, if that is another version than it was read with.
     renamed: Option<Version>,
     tried: Vec<(WriteId, T)>,
+    /// An answer to one of them said neither yes nor no.
+    doubtful: bool,
     limit: Duration,
 }
 
@@ -113,7 +115,7 @@ impl<S: Slot, T: Clone> Cas<S, T> {
     /// The same on what the caller keeps as well.
     pub(crate) fn sharing(backend: Arc<Backend>, slot: S, base: Option<Arc<Seen<S::Record>>>) -> Self {
         let limit = backend.request_timeout;
-        Self { backend, slot, base, renamed: None, tried: Vec::new(), limit }
+        Self { backend, slot, base, renamed: None, tried: Vec::new(), doubtful: false, limit }
     }
 
     /// Waits no longer than this for one answer to a write.
@@ -123,6 +125,11 @@ impl<S: Slot, T: Clone> Cas<S, T> {
 
     pub(crate) fn base(&self) -> Option<&S::Record> {
         self.base.as_deref().map(Seen::record)
+    }
+
+    /// The base, with when the store received it.
+    pub(crate) fn seen(&self) -> Option<&Seen<S::Record>> {
+        self.base.as_deref()
     }
 
     /// When the store received the base, if it was read.
@@ -140,21 +147,32 @@ impl<S: Slot, T: Clone> Cas<S, T> {
         self.tried.iter().find_map(|(tried, ticket)| (*tried == id).then_some(ticket))
     }
 
+    /// What the next attempt's record must carry.
+    pub(crate) fn stamp(&self) -> Result<Stamp> {
+        let Some(revision) = self.base().map_or(0, Record::revision).checked_add(1) else {
+            let name = self.slot.name();
+            return Err(Error::corrupt(format!("{name} has no revision left: no write of ours led there")));
+        };
+        Ok(Stamp { write_id: WriteId::random(&*self.backend.generator), revision })
+    }
+
     /// Sends one write. `build` makes the record from the base and the stamp that it must carry.
     pub(crate) async fn attempt(
         &mut self,
         ticket: T,
         build: impl FnOnce(Option<&S::Record>, Stamp) -> S::Record,
     ) -> Outcome<S::Record, T> {
-        let Some(revision) = self.base().map_or(0, Record::revision).checked_add(1) else {
-            let name = self.slot.name();
-            return Outcome::Unknown(Error::corrupt(format!(
-                "{name} has no revision left: no write of ours led there"
-            )));
-        };
-        let write_id = WriteId::random(&*self.backend.generator);
-        let stamp = Stamp { write_id, revision };
-        let record = build(self.base(), stamp);
+        match self.stamp() {
+            Ok(stamp) => {
+                let record = build(self.base(), stamp);
+                self.send(ticket, record).await
+            }
+            Err(error) => Outcome::Unknown(error),
+        }
+    }
+
+    /// Sends one write of a record that carries a [stamp](Self::stamp) which no attempt had before.
+    pub(crate) async fn send(&mut self, ticket: T, record: S::Record) -> Outcome<S::Record, T> {
         let body = match self.slot.encode(&record) {
             Ok(body) => body,
             Err(error) => return Outcome::Unknown(error),
@@ -164,11 +182,19 @@ impl<S: Slot, T: Clone> Cas<S, T> {
             Some(base) => PutMode::Update(self.renamed.as_ref().unwrap_or(&base.version).into()),
         };
         // Tried from before it is sent: dropping this future must not make us forget it.
-        self.tried.push((stamp.write_id, ticket.clone()));
+        self.tried.push((record.write_id(), ticket.clone()));
         match self.backend.put(&self.slot.name(), body, mode, self.limit).await {
             Ok(version) => Outcome::Won(Seen { record, version, modified: None }, ticket),
-            Err(refusal) => self.settle(refusal.error).await,
+            Err(refusal) => {
+                self.doubtful |= refusal.error.leaves_doubt();
+                self.settle(refusal.error).await
+            }
         }
+    }
+
+    /// Whether an attempt so far may have landed, or may yet. One that was refused has not, whatever it was refused for.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.doubtful
     }
 
     /// Reads back what became of the attempts so far; `doubt` is why they are in doubt.

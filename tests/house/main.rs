@@ -20,6 +20,7 @@ const LAYERS: &[&[&str]] = &[
     &["decision", "job", "lease"],
     &["fsck", "sweep"],
     &["kind"],
+    &["record"],
     &["index", "shared"],
     &["storage"],
 ];
@@ -28,7 +29,7 @@ const LAYERS: &[&[&str]] = &[
 const VALUES: &str = "values";
 
 /// These know the trait of a kind, and no kind by name.
-const KIND_BLIND: &[&str] = &["fsck", "index", "kind", "shared", "storage", "sweep"];
+const KIND_BLIND: &[&str] = &["fsck", "index", "kind", "record", "shared", "storage", "sweep"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_is_newer_than_the_store_has_its_default_and_a_required_one_must_be_there() {
+    fn a_setting_newer_than_the_store_has_its_default_and_a_required_one_is_missed() {
         let mut values = shared().in_file();
         values.remove("patience_ms");
         assert_eq!(SharedSettings::read(&rules(), &record(values.clone())).unwrap(), shared());

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_says_that_it_is_between_its_date_and_a_second_and_a_round_trip_later() {
+    fn a_response_places_the_time_within_a_second_and_a_round_trip_of_its_date() {
         let told = Interval::told(at(10_000), ms(20));
         assert_eq!(told, Interval { lower: at(10_000), upper: at(11_020) });
         assert_eq!(told.aged(ms(20_000)), Interval { lower: at(29_990), upper: at(31_030) });

@@ -76,7 +76,7 @@ async fn a_wrong_clock_is_told_apart_from_a_wrong_store() {
 }
 
 #[tokio::test]
-async fn a_store_that_breaks_its_conditions_is_unsafe_and_one_that_fails_them_is_not_called_so() {
+async fn a_store_that_breaks_conditions_is_unsafe_and_one_that_fails_them_is_not() {
     let world = World::new();
     let flawed = FlawedStore::new(Arc::new(world.objects.clone()), Flaw::IgnoresPreconditions);
     let store = Store::builder().object_store(Arc::new(flawed)).clock(Arc::new(world.clock.clone()));

@@ -157,7 +157,7 @@ async fn a_suspended_machine_does_not_believe_in_its_lease_when_it_wakes() {
 }
 
 #[tokio::test]
-async fn a_wall_clock_that_was_set_back_neither_lengthens_belief_nor_makes_a_storm_of_renewals() {
+async fn a_wall_clock_set_back_neither_lengthens_belief_nor_makes_a_renewal_storm() {
     let bed = Memory::new().await;
     let guard = bed.lock("a", &request()).await;
     bed.pass(5, SECOND).await;
@@ -170,7 +170,7 @@ async fn a_wall_clock_that_was_set_back_neither_lengthens_belief_nor_makes_a_sto
 }
 
 #[tokio::test]
-async fn a_guard_over_a_lease_that_is_not_fresh_renews_it_when_a_third_of_its_life_has_passed() {
+async fn a_guard_over_an_older_lease_renews_it_at_a_third_of_its_life() {
     for (age, wait) in [(4, 6), (10, 0), (25, 0)] {
         let bed = Memory::new().await;
         let grant = bed.leases.acquire(&key("a"), &request()).await.unwrap().granted().unwrap();
@@ -365,7 +365,7 @@ async fn a_renewal_that_landed_unheard_is_given_back_with_the_guard_that_was_los
 }
 
 #[tokio::test]
-async fn a_release_in_the_background_asks_less_and_less_often_and_not_at_all_where_it_may_not() {
+async fn a_background_release_backs_off_and_stops_where_it_is_denied() {
     for (answer, most) in [(503, 1000), (403, 10)] {
         let bed = Memory::new().await;
         let guard = bed.lock("a", &request()).await;

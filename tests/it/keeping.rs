@@ -81,26 +81,26 @@ async fn crowd(clients: u32, spread: Duration, ttl: Duration, passes: Duration) 
 }
 
 #[tokio::test]
-async fn three_hundred_clients_that_poll_a_key_do_not_cost_its_holder_a_lease_of_three_seconds() {
+async fn three_hundred_polling_clients_do_not_cost_a_holder_a_lease_of_three_seconds() {
     let (answers, reads) = crowd(300, Duration::ZERO, 3 * SECOND, 10 * SECOND).await;
     assert!(answers >= 300 * 8, "{answers}");
     assert!(reads <= 500, "{reads} reads in the time of 500");
 }
 
 #[tokio::test]
-async fn eight_hundred_clients_that_poll_a_key_do_not_cost_its_holder_a_lease_of_ten_seconds() {
+async fn eight_hundred_polling_clients_do_not_cost_a_holder_a_lease_of_ten_seconds() {
     let (answers, _) = crowd(800, SECOND, 10 * SECOND, 21 * SECOND).await;
     assert!(answers >= 800 * 17, "{answers}");
 }
 
 #[tokio::test]
-async fn three_thousand_clients_that_come_one_by_one_do_not_cost_a_holder_a_lease_of_half_a_minute() {
+async fn three_thousand_clients_one_by_one_do_not_cost_a_holder_a_30_second_lease() {
     let (answers, _) = crowd(3000, 16 * SECOND, 30 * SECOND, 36 * SECOND).await;
     assert!(answers >= 3000 * 17, "{answers}");
 }
 
 #[tokio::test]
-async fn all_who_try_while_a_key_is_busy_are_answered_by_one_read_and_whoever_comes_later_by_the_next() {
+async fn all_who_try_during_one_read_share_its_answer_and_later_ones_the_next() {
     let memory = Memory::new();
     let (store, others) = (memory.builder(1).open().await.unwrap(), memory.process(2).await);
     let leases = store.leases("default").unwrap();
@@ -142,7 +142,7 @@ async fn all_who_try_while_a_key_is_busy_are_answered_by_one_read_and_whoever_co
 }
 
 #[tokio::test]
-async fn of_many_who_find_a_key_free_one_is_granted_it_and_all_others_are_told_of_that_one_without_a_read() {
+async fn of_many_who_find_a_key_free_one_gets_it_and_the_others_need_no_read() {
     let memory = Memory::new();
     let store = memory.builder(1).open().await.unwrap();
     let leases = store.leases("default").unwrap();
@@ -348,7 +348,7 @@ async fn those_who_wait_in_many_processes_do_not_all_come_at_the_end_of_the_leas
 }
 
 #[tokio::test]
-async fn a_lease_that_is_lost_by_time_is_counted_and_logged_once_with_the_stores_failure() {
+async fn a_lease_lost_by_time_is_counted_and_logged_once_with_the_stores_failure() {
     let said = Said::default();
     let _hears = tracing::subscriber::set_default(said.clone());
     let memory = Memory::new();

@@ -140,7 +140,7 @@ async fn every_key_is_found_by_its_prefix_in_a_store_that_lists_in_no_order() {
 }
 
 #[tokio::test]
-async fn every_key_is_found_by_its_prefix_on_a_local_disk_and_nothing_leaves_the_folder() {
+async fn every_key_is_found_by_its_prefix_on_disk_and_nothing_leaves_the_folder() {
     let outside = tempfile::tempdir().unwrap();
     let folder = outside.path().join("store");
     std::fs::create_dir(&folder).unwrap();

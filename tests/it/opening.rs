@@ -53,7 +53,7 @@ async fn s3_passes_the_probe() {
 
 /// At each of its writes.
 #[tokio::test]
-async fn the_probe_outlives_a_store_that_fails_for_a_while_and_ends_where_it_goes_on_failing() {
+async fn the_probe_outlives_a_short_outage_and_gives_up_in_a_long_one() {
     let probed = |clock: TestClock, objects: FaultStore| async move {
         let store = Store::builder().object_store(Arc::new(objects)).probing(Probing::Always);
         moving(&[&clock], MILLI, store.clock(Arc::new(clock.clone())).open()).await

@@ -524,7 +524,7 @@ async fn a_grant_that_an_old_answer_hid_is_freed_as_nobody_knows_of_it() {
 }
 
 #[tokio::test]
-async fn a_record_that_was_set_back_for_good_does_not_keep_its_key_from_the_next_request() {
+async fn a_record_set_back_for_good_does_not_keep_its_key_from_the_next_request() {
     let world = World::new();
     let process = world.process().await;
     let first = granted(process.leases.acquire(&key("a"), &request()).await);
@@ -684,7 +684,7 @@ async fn credentials_that_are_denied_in_mid_run_leave_the_old_deadline() {
 }
 
 #[tokio::test]
-async fn a_guard_outlives_credentials_that_come_back_in_time_and_not_those_that_do_not() {
+async fn a_guard_outlives_denied_credentials_only_if_they_come_back_in_time() {
     for back in [true, false] {
         let world = World::new();
         let process = world.process().await;

@@ -183,7 +183,7 @@ async fn a_waiter_whose_turn_went_to_a_third_process_asks_again() {
 }
 
 #[tokio::test]
-async fn whoever_polls_next_in_a_process_keeps_to_the_interval_that_its_mark_has_promised() {
+async fn the_next_poller_of_a_process_keeps_to_the_interval_its_mark_promised() {
     for extra in 0..8 {
         let memory = Memory::new();
         let (leases, others) = (memory.process(1).await, memory.process(2).await);

@@ -83,7 +83,7 @@ async fn those_who_wait_in_a_process_are_served_in_their_order() {
 }
 
 #[tokio::test]
-async fn a_waiter_that_is_dropped_or_out_of_time_is_passed_over_and_the_next_one_polls() {
+async fn a_waiter_dropped_or_out_of_time_is_passed_over_and_the_next_one_polls() {
     let memory = Memory::new();
     let (leases, others) = (memory.process(1).await, memory.process(2).await);
     let theirs = acquire(&others).await;
@@ -105,7 +105,7 @@ async fn a_waiter_that_is_dropped_or_out_of_time_is_passed_over_and_the_next_one
 }
 
 #[tokio::test]
-async fn a_waiter_that_gave_up_during_a_release_that_came_too_late_does_not_stop_the_others_from_polling() {
+async fn a_waiter_that_gave_up_during_a_late_release_does_not_stop_the_others() {
     let memory = Memory::new();
     let (leases, others) = (memory.process(1).await, memory.process(2).await);
     let mine = acquire(&leases).await;
@@ -179,7 +179,7 @@ async fn a_waiter_goes_by_the_expiry_of_a_lease_that_is_renewed_in_its_own_proce
 }
 
 #[tokio::test]
-async fn who_waits_for_what_a_guard_of_its_own_process_keeps_asks_nothing_of_the_store() {
+async fn a_waiter_behind_a_guard_of_its_own_process_sends_no_requests() {
     let memory = Memory::new();
     let store = memory.builder(1).open().await.unwrap();
     let leases = store.leases("default").unwrap();
@@ -209,7 +209,7 @@ async fn so_does_who_waits_for_what_its_process_has_from_another_by_a_request_id
 }
 
 #[tokio::test]
-async fn who_waits_for_a_lease_of_its_own_process_sees_that_it_was_given_back_through_another() {
+async fn a_waiter_sees_a_lease_of_its_process_given_back_through_another() {
     let memory = Memory::new();
     let (leases, others) = (memory.process(1).await, memory.process(2).await);
     let mine = granted(leases.acquire(&key("a"), &Request::new(LONG)).await);
@@ -238,7 +238,7 @@ async fn who_waits_for_a_lease_that_a_guard_has_lost_looks_for_itself() {
 }
 
 #[tokio::test]
-async fn a_hand_over_that_was_asked_for_again_elsewhere_is_believed_in_for_no_longer_than_it_lasts() {
+async fn a_hand_over_repeated_elsewhere_is_believed_in_no_longer_than_it_lasts() {
     let memory = Memory::new();
     let (leases, others) = (memory.process(1).await, memory.process(2).await);
     let mine = acquire(&leases).await;
@@ -264,7 +264,7 @@ async fn a_hand_over_that_was_asked_for_again_elsewhere_is_believed_in_for_no_lo
 }
 
 #[tokio::test]
-async fn who_waits_for_another_process_looks_once_or_twice_in_an_interval_that_grows_by_half() {
+async fn a_waiter_for_another_process_looks_once_or_twice_in_a_growing_interval() {
     let memory = Memory::new();
     let mut settings = Settings::default();
     (settings.poll_interval, settings.max_poll_interval) = (SECOND, 10 * SECOND);
@@ -307,7 +307,7 @@ async fn a_hand_over_that_nobody_took_in_time_is_not_returned_as_a_grant() {
 
 /// Like the one above, but the hand-over overtakes a waiter that was about to look for itself.
 #[tokio::test]
-async fn a_hand_over_that_overtook_a_look_and_then_sat_for_too_long_is_not_returned_as_a_grant() {
+async fn a_hand_over_that_overtook_a_read_and_sat_too_long_is_not_a_grant() {
     let memory = Memory::new();
     let (leases, others) = (memory.process(1).await, memory.process(2).await);
     let theirs = acquire(&others).await;
@@ -347,7 +347,7 @@ async fn a_lease_handed_to_a_waiter_that_gave_up_at_that_moment_is_freed_again()
 }
 
 #[tokio::test]
-async fn a_waiter_that_gives_up_while_the_lease_is_on_its_way_to_it_leaves_it_to_the_next() {
+async fn a_waiter_that_gives_up_during_its_hand_over_leaves_the_lease_to_the_next() {
     let memory = Memory::new();
     let leases = memory.process(1).await;
     let mine = acquire(&leases).await;
@@ -370,7 +370,7 @@ async fn a_waiter_that_gives_up_while_the_lease_is_on_its_way_to_it_leaves_it_to
 }
 
 #[tokio::test]
-async fn a_lease_handed_to_a_waiter_with_a_request_id_that_gave_up_is_left_to_be_asked_for_again() {
+async fn a_lease_handed_to_a_gone_waiter_with_a_request_id_can_be_asked_for_again() {
     let memory = Memory::new();
     let leases = memory.process(1).await;
     let mine = acquire(&leases).await;

@@ -51,7 +51,7 @@ tests! {
     a_missing_bucket_is_named,
     a_wrong_secret_is_a_matter_of_credentials,
     an_unknown_user_is_a_matter_of_credentials,
-    a_signature_by_a_clock_twenty_minutes_off_is_refused_and_the_message_says_so,
+    a_signature_by_a_clock_20_minutes_off_is_refused_and_the_message_says_so,
     who_may_only_read_can_look_and_cannot_lock,
     who_may_not_list_can_lock_and_the_sweeper_says_once_that_it_may_not,
     who_may_not_delete_can_lock_and_the_sweeper_says_once_that_it_may_not,
@@ -98,7 +98,7 @@ mod on {
     }
 
     /// In a process of its own, whose wall clock is wrong.
-    pub(super) async fn a_signature_by_a_clock_twenty_minutes_off_is_refused_and_the_message_says_so(_: Arc<Place>) {
+    pub(super) async fn a_signature_by_a_clock_20_minutes_off_is_refused_and_the_message_says_so(_: Arc<Place>) {
         let library = env::var("LEASEHOLD_TEST_FAKETIME").expect("tests/servers/run says where libfaketime is");
         for shift in ["-20m", "+20m"] {
             let child = Command::new(env::current_exe().unwrap())

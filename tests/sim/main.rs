@@ -152,7 +152,7 @@ fn the_first_seed_that_breaks_a_promise() {
     panic!("{seeds} seeds, and no promise is broken");
 }
 
-/// Seeds that found a bug once; `docs/TESTING.md` says which.
+/// Seeds that found a bug once; `docs/testing/SEEDS.md` says which.
 const REGRESSIONS: [&str; 22] = [
     "55 plain",
     "59 plain",

@@ -109,7 +109,7 @@ fn a_skewed_clock_is_measured_and_what_to_do_is_said() {
 }
 
 #[test]
-fn a_wrong_bucket_wrong_credentials_and_a_server_that_is_not_there_are_told_apart() {
+fn a_wrong_bucket_wrong_credentials_and_a_missing_server_are_told_apart() {
     let clinic = Clinic::new();
     let missing = clinic.run_on("s3://buckte/some/prefix", &["doctor"]);
     assert_eq!(missing.code, 1, "{missing:?}");

@@ -134,7 +134,7 @@ fn a_command_that_takes_its_time_to_end_keeps_the_lock_until_then() {
 }
 
 #[test]
-fn what_a_command_has_started_and_tells_to_end_keeps_the_lock_until_then_as_well() {
+fn what_a_command_has_started_keeps_the_lock_until_it_has_ended_too() {
     let home = Home::new();
     // The command itself ends at once; a child of it does not.
     let slow = "trap 'echo told > told; while [ ! -e go ]; do sleep 0.02; done; exit' TERM; echo up > up; while :; do sleep 0.02; done";

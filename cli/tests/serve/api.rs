@@ -34,7 +34,7 @@ async fn a_lease_is_granted_renewed_refused_to_others_and_given_back() {
 }
 
 #[tokio::test]
-async fn one_who_waits_gets_the_lease_when_it_is_given_back_or_is_told_that_time_is_up() {
+async fn a_waiter_gets_the_released_lease_or_is_told_that_its_time_is_up() {
     let service = Service::start(&["--max-wait", "2s"]);
     let first = service.acquire("key", "first").await.granted();
     let body = json!({ "key": "key", "owner": "second", "wait_ms": 60_000 });

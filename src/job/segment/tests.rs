@@ -225,7 +225,7 @@ fn what_does_not_shrink_is_stored_as_it_is() {
 }
 
 #[test]
-fn parts_of_one_name_lie_together_and_a_claim_without_the_others_reads_only_them() {
+fn parts_of_one_name_lie_together_and_a_claim_reads_only_them() {
     let jobs: Vec<_> = (0..100)
         .map(|number| NewJob {
             parts: vec![("args".into(), vec![number; 100].into()), ("state".into(), vec![number; 9000].into())],

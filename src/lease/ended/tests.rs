@@ -172,7 +172,7 @@ fn what_was_watched_for_long_enough_has_ended_whatever_the_clocks_say() {
 }
 
 #[test]
-fn a_lease_lasts_for_its_time_to_live_where_it_does_not_say_and_never_beyond_the_longest() {
+fn a_lease_that_does_not_say_lasts_for_its_ttl_and_never_beyond_the_longest() {
     assert_eq!(Lease { lasts: None, ..lease() }.lasts(MAX_TTL), ms(30_000));
     assert_eq!(Lease { lasts: Some(ms(45_000)), ..lease() }.lasts(MAX_TTL), ms(45_000));
     assert_eq!(Lease { lasts: Some(Duration::MAX), ..lease() }.lasts(MAX_TTL), MAX_TTL);

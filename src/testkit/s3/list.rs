@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shuffled_page_has_the_same_entries_in_another_order_and_a_torn_one_has_fewer() {
+    fn a_shuffled_page_has_the_same_entries_and_a_torn_one_has_fewer() {
         let all = ["a", "b", "c", "d", "e"];
         let mut shuffled = page(&all, "", None, None, 1000);
         shuffled.shuffle();

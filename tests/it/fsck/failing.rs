@@ -43,7 +43,7 @@ async fn damage_that_cannot_be_looked_at_a_second_time_is_a_failure() {
 }
 
 #[tokio::test]
-async fn a_copy_that_cannot_be_put_aside_is_tried_three_times_within_a_moment_and_nothing_is_repaired() {
+async fn a_copy_that_cannot_be_put_aside_is_tried_thrice_and_nothing_is_repaired() {
     let world = damaged().await;
     let operator = world.process().await;
     world.objects.faults().script(Rule::always(Op::Put, FAILED).on("/.aside/"));

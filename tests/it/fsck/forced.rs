@@ -12,7 +12,7 @@ use leasehold::{
 use std::time::Duration;
 
 #[tokio::test]
-async fn a_lease_that_was_taken_away_is_lost_to_its_holder_and_the_next_fence_is_higher() {
+async fn a_lease_taken_away_is_lost_to_its_holder_and_the_next_fence_is_higher() {
     let world = World::new();
     let (holder, operator) = (world.process().await, world.process().await);
     let grant = granted(holder.leases.acquire(&key("x"), &request()).await);

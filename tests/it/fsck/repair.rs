@@ -64,7 +64,7 @@ async fn a_record_that_cannot_be_read_is_named_and_only_a_repair_touches_it() {
 }
 
 #[tokio::test]
-async fn whatever_a_record_was_damaged_by_its_key_comes_back_with_a_higher_fence_and_a_copy_is_kept() {
+async fn a_repaired_records_key_has_a_higher_fence_and_a_copy_is_kept() {
     let bodies = {
         let world = World::new();
         take(&world.process().await, "x").await;
@@ -114,7 +114,7 @@ async fn what_cannot_be_repaired_is_said_and_is_no_failure_of_the_store() {
 }
 
 #[tokio::test]
-async fn a_holder_whose_record_was_damaged_and_repaired_is_the_only_one_to_believe_in_its_lease() {
+async fn a_holder_whose_record_was_repaired_is_the_only_one_to_believe_in_it() {
     let world = World::new();
     let (holder, other) = (world.process().await, world.process().await);
     let grant = take(&holder, "x").await;
@@ -129,7 +129,7 @@ async fn a_holder_whose_record_was_damaged_and_repaired_is_the_only_one_to_belie
 }
 
 #[tokio::test]
-async fn a_record_that_was_damaged_long_ago_is_free_at_once_after_its_repair_and_not_a_moment_too_early() {
+async fn a_record_damaged_long_ago_is_free_right_after_its_repair_and_not_before() {
     for (after, open) in [(BELIEF - MILLI, false), (BELIEF, true)] {
         let world = World::new();
         take(&world.process().await, "x").await;
@@ -458,7 +458,7 @@ async fn what_a_later_version_may_have_written_is_left_to_it() {
 }
 
 #[tokio::test]
-async fn a_decision_of_a_later_version_is_named_and_one_that_may_not_be_read_is_a_failure_and_no_damage() {
+async fn a_later_versions_decision_is_named_and_an_unreadable_one_is_a_failure() {
     let world = World::new();
     let operator = world.process().await;
     let name = format!(".txn-decisions/m/{}", operator.store.decisions().begin());

@@ -73,7 +73,7 @@ async fn a_change_whose_answer_was_lost_is_known_as_done_and_made_once() {
 }
 
 #[tokio::test]
-async fn a_change_outlives_a_store_that_fails_for_a_while_and_is_given_up_where_it_does_not_end() {
+async fn a_change_outlives_a_short_outage_and_is_given_up_in_a_long_one() {
     let world = World::new();
     let store = world.process().await.store;
     let failed = || Fault::Refuse(Answer::Status(500));
@@ -121,7 +121,7 @@ async fn a_store_that_must_be_there_is_not_made() {
 }
 
 #[tokio::test]
-async fn another_age_of_transactions_neither_revives_what_is_forgotten_nor_voids_what_stands() {
+async fn another_transaction_age_neither_revives_nor_voids_a_decision() {
     let world = World::new();
     let hour = Duration::from_secs(3600);
     let decisions = world.process().await.store.decisions();
@@ -145,6 +145,6 @@ async fn another_age_of_transactions_neither_revives_what_is_forgotten_nor_voids
     world.process().await.store.change_shared_settings(&age(12 * hour), "alice").await.unwrap();
     let decisions = world.process().await.store.decisions();
     assert_eq!(decisions.decide(gone, Decision::Abort).await.unwrap(), Decided::TooOld);
-    assert_eq!(decisions.decision(gone).await.unwrap(), decision::Answer::Forgotten);
-    assert_eq!(decisions.decision(stands).await.unwrap(), decision::Answer::Committed);
+    assert_eq!(decisions.get(gone).await.unwrap(), decision::Answer::Forgotten);
+    assert_eq!(decisions.get(stands).await.unwrap(), decision::Answer::Committed);
 }

@@ -132,7 +132,7 @@ async fn a_panic_in_the_store_leaves_one_entry_alone_and_the_rest_is_swept() {
 }
 
 #[tokio::test]
-async fn a_panic_while_listing_or_deleting_ends_one_run_and_a_later_one_does_the_work() {
+async fn a_panic_while_listing_or_deleting_ends_one_run_and_a_later_one_works() {
     for (op, on) in [(Op::List, ""), (Op::List, "lease-index"), (Op::Delete, "lease-index")] {
         let scene = Scene::new(5).await;
         let _sweeper = scene.store.sweeper().start();

@@ -105,7 +105,7 @@ async fn an_entry_of_a_released_lease_is_deleted_and_its_record_left_as_it_is() 
 }
 
 #[tokio::test]
-async fn a_lease_renewed_into_a_later_hour_keeps_its_lease_and_loses_only_its_stale_entry() {
+async fn a_lease_renewed_into_a_later_hour_loses_only_its_stale_entry() {
     let world = World::new();
     let process = world.process().await;
     let long = Request::new(Duration::from_secs(3000));
@@ -148,7 +148,7 @@ async fn an_ended_lease_is_cleared_first_and_then_its_entry_deleted() {
 }
 
 #[tokio::test]
-async fn a_takeover_that_is_faster_than_the_sweeper_keeps_its_lease_and_the_entry_waits_for_the_next_pass() {
+async fn a_takeover_faster_than_the_sweeper_keeps_its_lease_and_its_entry() {
     let world = World::new();
     let process = world.process().await;
     take(&process.leases, "a").await;
@@ -376,7 +376,7 @@ async fn keeping_alive_polling_looking_listing_and_sweeping_are_no_activity() {
 }
 
 #[tokio::test]
-async fn no_namespace_starves_beside_a_huge_one_not_even_in_a_process_that_restarts_after_every_run() {
+async fn no_namespace_starves_beside_a_huge_one_even_with_restarts_after_every_run() {
     const SMALL: usize = 49;
     for series in 0..5 {
         let world = World::new();
@@ -399,7 +399,7 @@ async fn no_namespace_starves_beside_a_huge_one_not_even_in_a_process_that_resta
 }
 
 #[tokio::test]
-async fn in_one_process_every_namespace_has_its_turn_before_a_huge_one_has_its_second() {
+async fn in_one_process_each_namespace_has_a_turn_before_a_huge_one_has_its_second() {
     let world = World::new();
     for number in 0..49 {
         file_stale(&world.objects, &format!("n-{number:02}"), 4);
@@ -485,7 +485,7 @@ async fn a_marker_is_deleted_before_its_entry() {
     let report = process.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!((report.of("decision").deleted, report.entries_deleted, report.failures), (1, 1, 0), "{report:?}");
     assert_eq!(named(&changes), [(Op::Delete, format!(".txn-decisions/m/{txn}")), (Op::Delete, entry)]);
-    assert_eq!(process.store.decisions().decision(txn).await.unwrap(), Told::Forgotten);
+    assert_eq!(process.store.decisions().get(txn).await.unwrap(), Told::Forgotten);
 }
 
 #[tokio::test]
@@ -520,7 +520,7 @@ async fn a_marker_filed_under_a_later_hour_loses_only_this_entry() {
     let report = process.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!((report.entries_seen, report.of("decision").deleted, report.entries_deleted), (1, 0, 1), "{report:?}");
     assert_eq!(entries(&world.objects), own);
-    assert_eq!(world.process().await.store.decisions().decision(txn).await.unwrap(), Told::Committed);
+    assert_eq!(world.process().await.store.decisions().get(txn).await.unwrap(), Told::Committed);
 }
 
 #[tokio::test]
@@ -536,7 +536,7 @@ async fn an_entry_of_a_transaction_that_was_never_decided_is_deleted() {
 }
 
 #[tokio::test]
-async fn a_listing_that_is_old_torn_out_of_order_or_doubled_costs_another_pass_and_no_lease() {
+async fn an_old_torn_unordered_or_doubled_listing_costs_a_pass_and_no_lease() {
     let world = World::new();
     let old = world.process().await;
     for number in 0..40 {
@@ -572,7 +572,7 @@ async fn a_listing_that_is_old_torn_out_of_order_or_doubled_costs_another_pass_a
 }
 
 #[tokio::test]
-async fn where_listing_is_denied_leases_work_and_where_deleting_is_denied_ended_leases_are_cleared() {
+async fn leases_work_where_listing_is_denied_and_are_cleared_where_deleting_is() {
     let bed = Bed::new().await;
     let leases = bed.store.leases("default").unwrap();
     take(&leases, "a").await;

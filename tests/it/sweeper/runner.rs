@@ -126,7 +126,7 @@ async fn an_operation_before_the_grace_is_over_makes_it_begin_anew() {
 }
 
 #[tokio::test]
-async fn one_operation_during_a_run_stops_it_before_the_next_entry_and_it_resumes_behind_the_last_one_judged() {
+async fn one_operation_stops_a_run_before_the_next_entry_and_it_resumes_there() {
     let (world, store) = with_entries(10, |_| {}).await;
     let _sweeper = store.sweeper().start();
     settle().await;
@@ -426,7 +426,7 @@ async fn taking_turns_is_no_activity() {
 }
 
 #[tokio::test]
-async fn an_operation_while_the_turn_is_being_taken_stops_the_run_before_its_first_entry() {
+async fn an_operation_while_the_turn_is_taken_stops_the_run_before_its_first_entry() {
     let (world, store) = with_entries(3, |sweep| sweep.cluster_singleton = true).await;
     let _sweeper = store.sweeper().start();
     settle().await;

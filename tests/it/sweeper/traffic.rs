@@ -107,7 +107,7 @@ impl Client {
 }
 
 #[tokio::test]
-async fn no_live_lease_is_cleared_by_a_sweeper_that_never_rests_and_in_the_end_nothing_is_left() {
+async fn a_sweeper_that_never_rests_clears_no_live_lease_and_leaves_nothing_behind() {
     let world = World::new();
     let (objects, clock) = (&world.objects, &world.clock);
     let slow = Rates::none().with(Fault::Delay(Duration::from_millis(10)), 300);

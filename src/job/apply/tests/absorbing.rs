@@ -81,7 +81,7 @@ fn a_full_cap_leaves_the_segment_in_the_inbox_and_drops_nothing() {
 }
 
 #[test]
-fn rows_with_nothing_but_a_key_at_its_limit_have_a_cap_of_their_own_and_the_key_is_named() {
+fn rows_of_only_a_key_at_its_limit_have_their_own_cap_and_name_the_key() {
     let mut bed = Bed::with(|policy| policy.key_limit = Some(1));
     bed.caps.blocked = 3;
     bed.caps.rows = 2;
@@ -247,7 +247,7 @@ fn a_commit_by_older_settings_is_refused_and_newer_ones_hold_at_once() {
 }
 
 #[test]
-fn a_damaged_segment_is_buried_as_it_is_and_its_object_stays_until_the_letter_is_written() {
+fn a_damaged_segment_is_buried_and_its_object_outlives_the_letter_write() {
     let mut bed = Bed::new();
     assert_eq!(bed.one(None, Op::BuryRaw { name: inbox(1, 3), reason: Reason::Damaged }), Outcome::Buried);
     assert_eq!(bed.one(None, absorb(1, 3)), Outcome::Known { confirmed: false });

@@ -92,7 +92,7 @@ fn attempts_count_failures_and_nothing_else() {
 }
 
 #[test]
-fn the_last_failure_is_a_dead_letter_by_the_jobs_own_count_its_kinds_or_the_queues() {
+fn the_last_failure_by_the_count_of_job_kind_or_queue_is_a_dead_letter() {
     let kinds = vec![KindPolicy { kind: "mail".into(), max_attempts: Some(2), backoff: None }];
     for (own, kind, most) in [(Some(1), None, 1), (None, Some("mail"), 2), (Some(4), Some("mail"), 4), (None, None, 3)]
     {
@@ -111,7 +111,7 @@ fn the_last_failure_is_a_dead_letter_by_the_jobs_own_count_its_kinds_or_the_queu
 }
 
 #[test]
-fn a_buried_job_can_no_longer_be_finished_and_its_segment_stays_until_the_letter_is_written() {
+fn a_buried_job_cannot_be_finished_and_its_segment_outlives_the_letter_write() {
     let mut bed = Bed::new().absorbed(1, 1);
     bed.claim(1, 1, 1);
     let what = Answered::Failed { for_good: true, error: Some("bad".into()), kind: None, max_attempts: None };

@@ -39,7 +39,7 @@ fn nothing_is_claimed_before_it_is_due_by_the_stores_time_and_time_never_falls()
 }
 
 #[test]
-fn each_claiming_commit_has_a_higher_fence_also_when_the_clock_stands_still_or_falls() {
+fn each_claiming_commit_has_a_higher_fence_even_if_the_clock_stops_or_falls() {
     let mut bed = Bed::new().absorbed(1, 9);
     let mut last = None;
     for (number, step) in (1..=6).zip([0, 0, -7000, 1, -1, 5]) {
@@ -140,7 +140,7 @@ fn no_more_jobs_of_a_key_run_than_its_limit_and_a_dead_process_leaks_no_slot() {
 }
 
 #[test]
-fn with_limit_one_a_job_that_waits_for_its_retry_is_not_passed_unless_the_queue_says_so() {
+fn with_limit_one_a_job_waiting_to_retry_is_passed_only_if_the_queue_allows_it() {
     for skip in [false, true] {
         let mut bed = Bed::with(|policy| (policy.key_limit, policy.skip_waiting) = (Some(1), skip));
         bed.absorb(facts_of(1, &[(3, traits(|traits| traits.key = 7))]));

@@ -26,7 +26,7 @@ fn forget() -> Op {
 }
 
 #[test]
-fn a_segment_enters_the_finished_list_in_the_commit_that_ends_it_with_all_parts_of_its_name() {
+fn a_segment_enters_the_finished_list_in_the_commit_that_ends_it() {
     let mut bed = Bed::new();
     let name = SegmentName { place: Place::At(later(0)), ..inbox(1, 2) };
     bed.one(None, Op::Absorb { name, facts: Arc::new(facts(1, 2)) });
@@ -63,7 +63,7 @@ fn a_segment_with_a_request_id_is_remembered_for_its_window_and_90_seconds() {
 }
 
 #[test]
-fn a_name_that_comes_back_is_made_unconfirmed_first_and_an_old_confirmation_does_not_fit() {
+fn a_returning_name_is_unconfirmed_first_and_an_old_confirmation_does_not_fit() {
     let mut bed = finished(false);
     let first = since(&bed);
     confirm(&mut bed);
@@ -83,7 +83,7 @@ fn a_name_that_comes_back_is_made_unconfirmed_first_and_an_old_confirmation_does
 }
 
 #[test]
-fn a_repeat_between_the_look_and_the_commit_cannot_be_deleted_while_it_is_absorbed() {
+fn a_repeat_between_look_and_commit_cannot_be_deleted_while_it_is_absorbed() {
     // Q lists and does not see X; a repeat creates X; P lists X and, on a ledger read a moment ago, would delete it; Q lets
     // the id go; R absorbs X.
     let mut bed = finished(true);
@@ -107,7 +107,7 @@ fn anybody_deletes_what_is_unconfirmed_for_a_minute_and_wakes_for_it() {
 }
 
 #[test]
-fn only_a_listing_from_the_folders_start_that_came_past_the_name_lets_an_id_leave() {
+fn only_a_listing_from_the_folders_start_past_the_name_lets_an_id_leave() {
     let mut bed = finished(false);
     confirm(&mut bed);
     let layout = Layout::new("default", "q").unwrap();

@@ -58,7 +58,7 @@ fn a_process_whose_row_is_gone_cannot_know_and_does_not_say_stale() {
 }
 
 #[test]
-fn the_first_commit_of_a_session_is_lost_if_its_session_lives_and_unknown_if_not() {
+fn the_first_commit_of_a_live_session_is_lost_and_of_a_dead_one_unknown() {
     let mut bed = Bed::new().absorbed(1, 9);
     let attempt = Attempt { write_id: [9; 16].into(), base: bed.ledger.revision };
     bed.claim(2, 10, 1);
@@ -68,7 +68,7 @@ fn the_first_commit_of_a_session_is_lost_if_its_session_lives_and_unknown_if_not
 }
 
 #[test]
-fn the_same_operations_on_the_same_base_after_a_lost_answer_change_nothing_twice() {
+fn repeating_operations_on_the_same_base_after_a_lost_answer_changes_nothing() {
     let mut bed = Bed::new().absorbed(1, 2);
     bed.claim(1, 1, 2);
     let operations = [Op::Answer(Answer { claim: claim_id(1), job: job(1, 0), what: Answered::Finished, into: None })];
@@ -92,7 +92,7 @@ fn a_claim_that_its_process_does_not_know_is_given_back_uncharged() {
 }
 
 #[test]
-fn a_session_that_has_nothing_in_hand_takes_its_row_out_and_one_that_has_does_not() {
+fn a_session_takes_its_row_out_only_if_it_has_nothing_in_hand() {
     let mut bed = Bed::new().absorbed(1, 1);
     bed.claim(1, 1, 1);
     assert_eq!(bed.one(Some(1), Op::Close), Outcome::Nothing);
@@ -103,7 +103,7 @@ fn a_session_that_has_nothing_in_hand_takes_its_row_out_and_one_that_has_does_no
 }
 
 #[test]
-fn what_names_an_object_of_seg_is_not_sent_again_when_nobody_knows_whether_it_landed() {
+fn what_names_a_segment_is_not_sent_again_while_its_outcome_is_unknown() {
     let into = Some(Home { segment: segment(9), jobs: 1, index: 0, epoch: 0 });
     let answer = |into| Op::Answer(Answer { claim: claim_id(1), job: job(1, 0), what: failed(), into });
     let spill = Spill { segment: segment(9), epoch: 0, jobs: 1, moving: vec![], span: (id(1, 0), id(1, 0)) };

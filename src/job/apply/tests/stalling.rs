@@ -5,7 +5,7 @@ use crate::job::ledger::Why;
 use std::collections::BTreeSet;
 
 #[test]
-fn what_a_dead_process_held_comes_back_at_once_spread_over_five_seconds_and_uncharged() {
+fn jobs_of_a_dead_process_come_back_spread_over_five_seconds_and_uncharged() {
     let mut bed = Bed::new().absorbed(1, 1000);
     bed.claim(1, 1, 1000);
     bed.finish(1, 1, job(1, 7));
@@ -82,7 +82,7 @@ fn a_killer_among_a_few_is_found_while_new_work_keeps_coming() {
 }
 
 #[test]
-fn a_suspect_at_its_last_chance_runs_alone_and_its_process_gets_nothing_else_meanwhile() {
+fn a_suspect_at_its_last_chance_runs_alone_in_its_process() {
     let mut bed = Bed::new();
     let suspect = traits(|traits| (traits.group, traits.why) = (1, Why::Stalled));
     bed.absorb(facts_of(1, &[(2, suspect), (5, traits(|_| ()))]));
@@ -99,7 +99,7 @@ fn a_suspect_at_its_last_chance_runs_alone_and_its_process_gets_nothing_else_mea
 }
 
 #[test]
-fn a_suspect_for_which_no_hand_is_empty_runs_with_others_after_a_minute_and_is_not_charged() {
+fn a_suspect_with_no_idle_worker_runs_with_others_after_a_minute_uncharged() {
     let mut bed = Bed::new();
     bed.absorb(facts_of(1, &[(2, traits(|traits| (traits.group, traits.stalls) = (1, 2)))]));
     bed.absorb(facts(2, 1));

@@ -194,7 +194,7 @@ async fn many_names_are_deleted_a_thousand_at_a_time() {
 }
 
 #[tokio::test]
-async fn one_name_is_deleted_with_or_without_bulk_deletes_and_whether_it_is_there_or_not() {
+async fn one_name_is_deleted_with_and_without_bulk_deletes_there_or_not() {
     let (server, _) = server().await;
     let single = builder(&server).with_config("aws_disable_bulk_delete".parse().unwrap(), "true").build().unwrap();
     for (store, method, status) in [(client(&server), "POST", 200), (single, "DELETE", 204)] {

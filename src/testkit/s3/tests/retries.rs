@@ -50,7 +50,7 @@ enum Seen {
 }
 
 #[tokio::test]
-async fn a_write_that_landed_is_reported_as_lost_when_its_answer_was_an_error_or_none() {
+async fn a_write_that_landed_is_reported_as_lost_when_its_answer_was_an_error() {
     for answer in [Answer::Status(500), Answer::Status(503), Answer::Drop] {
         assert_eq!(told(Mode::Create, Fault::Lose(answer), 1).await, (Seen::AlreadyExists, 2), "{answer:?}");
         assert_eq!(told(Mode::Update, Fault::Lose(answer), 1).await, (Seen::Precondition, 2), "{answer:?}");

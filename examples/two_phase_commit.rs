@@ -9,7 +9,7 @@
 
 use leasehold::{
     Fence, Key, Leases, Store,
-    decision::{Answer, Decided, Decision, Decisions, TxnId},
+    decision::{Answer, Decision, Decisions, TxnId},
     lease::{Acquired, Grant, Request},
 };
 use std::{
@@ -152,16 +152,14 @@ impl Account {
     /// Settles what it finds staged, without the coordinator: what nobody has decided is aborted.
     pub(crate) async fn recover(&self, decisions: &Decisions) -> Result<()> {
         let Some(Staged { txn, .. }) = self.ledger().staged else { return Ok(()) };
-        let decided = match decisions.decision(txn).await? {
-            Answer::Committed => Decided::Decision(Decision::Commit),
-            Answer::Aborted => Decided::Decision(Decision::Abort),
-            Answer::Undecided => decisions.decide(txn, Decision::Abort).await?,
-            Answer::Forgotten => Decided::TooOld,
+        let decided = match decisions.get(txn).await? {
+            Answer::Undecided => decisions.decide(txn, Decision::Abort).await?.decision(),
+            answer => answer.decision(),
         };
         match decided {
-            Decided::Decision(decision) => self.apply(txn, decision),
+            Some(decision) => self.apply(txn, decision),
             // Neither committed nor aborted as far as anybody can tell: guessing would make money or destroy it.
-            Decided::TooOld => return Err(format!("{}: nobody remembers {txn}: ask an operator", self.key).into()),
+            None => return Err(format!("{}: nobody remembers {txn}: ask an operator", self.key).into()),
         }
         Ok(())
     }
@@ -227,10 +225,8 @@ impl<'a> Transfer<'a> {
 
     /// The moment at which it happens, or does not. The answer need not be what was asked for.
     pub(crate) async fn decide(&self, decision: Decision) -> Result<Decision> {
-        match self.decisions.decide(self.txn, decision).await? {
-            Decided::Decision(decision) => Ok(decision),
-            Decided::TooOld => Err(format!("{} took too long", self.txn).into()),
-        }
+        let decided = self.decisions.decide(self.txn, decision).await?.decision();
+        decided.ok_or_else(|| format!("{} took too long", self.txn).into())
     }
 
     /// Gives the leases back.
@@ -310,7 +306,7 @@ async fn main() -> Result<()> {
         for account in [&alice, &bob] {
             account.recover(&store.decisions().by("participant")).await?;
         }
-        let answer = store.decisions().decision(txn).await?;
+        let answer = store.decisions().get(txn).await?;
         println!("  {answer:?}: alice has {}, bob has {}", alice.balance(), bob.balance());
         if alice.balance() + bob.balance() != 100 {
             return Err("money was made or destroyed".into());

@@ -41,7 +41,7 @@ fn named(namespace: Option<String>, key: Option<String>, key_b64: Option<String>
         assert_eq!(wire::namespace(Some(namespace.as_str())).ok().as_ref(), Some(&namespace));
     }
     if let Ok(key) = wire::key(key, key_b64) {
-        let leasehold::KeyJson { key: text, key_b64 } = key.clone().into();
+        let leasehold::layout::KeyJson { key: text, key_b64 } = key.clone().into();
         assert_eq!(wire::key(text, key_b64).ok(), Some(key), "a key that does not come back");
     }
 }

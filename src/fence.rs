@@ -21,12 +21,12 @@ const LIMIT: u64 = 1 << 53;
 pub struct Fence(u64);
 
 impl Fence {
-    /// A fence as it was stored or handed on. Grants never give 0 or 2^53 and more: such a number is corrupt.
+    /// A fence as it was handed on. 0, and 2^53 and more, are [`Invalid`](crate::ErrorKind::Invalid): no grant has them.
     pub fn new(number: u64) -> Result<Self> {
         if (1..LIMIT).contains(&number) {
             Ok(Self(number))
         } else {
-            Err(Error::corrupt(format!("{number} is no fence: 1 to 2^53 - 1 are")))
+            Err(Error::invalid(format!("a fence must be between 1 and 2^53 - 1 (got {number})")))
         }
     }
 
@@ -50,6 +50,7 @@ impl Fence {
     /// assert_eq!(Fence::next(Some(first), now, skew)?.get(), 31_000_001);
     /// # Ok::<(), leasehold::Error>(())
     /// ```
+    #[doc(hidden)]
     pub fn next(last: Option<Self>, now: Timestamp, max_clock_skew: Duration) -> Result<Self> {
         match last {
             Some(_) => Self::above(last, now, Duration::ZERO),
@@ -62,6 +63,7 @@ impl Fence {
     ///
     /// There may have been a record, removed since, whose fence came from the clock of a machine that was wrong by as much
     /// as one may be that still grants, and what this process remembers of the key, `known`, may be older than that fence.
+    #[doc(hidden)]
     pub fn first(known: Option<Self>, now: Timestamp, max_clock_skew: Duration) -> Result<Self> {
         Self::above(known, now, max_clock_skew.saturating_add(WRONGEST).saturating_mul(2))
     }
@@ -185,11 +187,11 @@ mod tests {
             Fence::next(Some(last), at(0), SKEW),
             Fence::next(Some(before), at(1 << 53), SKEW),
             Fence::next(None, at(i64::MAX), Duration::MAX),
-            Fence::new(LIMIT),
-            Fence::new(u64::MAX),
-            Fence::new(0),
         ] {
             assert_eq!(refused.unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+        for number in [LIMIT, u64::MAX, 0] {
+            assert_eq!(Fence::new(number).unwrap_err().kind(), ErrorKind::Invalid, "an argument, not what is stored");
         }
         assert!(serde_json::from_str::<Fence>("9007199254740992").is_err());
         for json in ["1.5", "1e3", "-1", "0", "\"1\"", "null", "[1]", "18446744073709551616"] {

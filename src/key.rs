@@ -30,7 +30,7 @@ const MAX_READABLE: usize = MAX_NAME - HASH_MARK.len() - HASH_DIGITS;
 /// different keys. Cheap to clone.
 ///
 /// In JSON a key is a field of the object that it belongs to, so fields of this type are marked `#[serde(flatten)]`;
-/// see [`KeyJson`].
+/// see [`KeyJson`](crate::layout::KeyJson).
 ///
 /// ```
 /// use leasehold::Key;
@@ -126,7 +126,7 @@ impl Key {
     /// need, a plain name of more than 200 bytes) is refused, so that no key has two names.
     ///
     /// ```
-    /// use leasehold::{Decoded, Key};
+    /// use leasehold::{Key, layout::Decoded};
     ///
     /// assert_eq!(Key::from_name("orders!2f42")?, Decoded::Key(Key::new("orders/42")?));
     /// assert!(Key::from_name("orders!2F42").is_err());

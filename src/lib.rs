@@ -64,6 +64,7 @@
 //! - [`decision`]: commit or abort, decided once.
 //! - [`sweep`]: the idle sweeper.
 //! - [`fsck`]: looking for damage, and repairing it.
+//! - [`layout`]: names and ids as they stand in the store, for tools that read it.
 //! - [`clock`] and [`Generator`]: time and randomness, which tests bring with them.
 //! - `testkit` (feature): conformance suite, fault store, S3 server, a clock that is moved by hand.
 //!
@@ -89,6 +90,7 @@ mod job;
 mod key;
 #[doc(hidden)]
 pub mod kind;
+pub mod layout;
 pub mod lease;
 mod namespace;
 #[allow(dead_code, unused_imports, reason = "the kinds of record that use it come next")]
@@ -108,11 +110,13 @@ pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;
 pub use generator::{Generator, OsGenerator};
 pub use hour::Hour;
-pub use id::{BootId, LeaseId, ProcessId, WriteId};
+pub use id::{BootId, LeaseId};
+pub(crate) use id::{ProcessId, WriteId};
 #[cfg(feature = "testkit")]
 #[doc(hidden)]
 pub use job::fuzz as job_fuzz;
-pub use key::{Decoded, Key, KeyJson};
+pub(crate) use key::Decoded;
+pub use key::Key;
 pub use lease::Leases;
 pub use namespace::Namespace;
 pub use store::{Settings, Stats, Store, StoreBuilder};

@@ -5,8 +5,9 @@
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use leasehold::{
-    Decoded, Key, Store,
+    Key, Store,
     decision::{Decision, TxnId},
+    layout::Decoded,
     testkit::bench::{self, Sample, SampleMarker},
 };
 use leasehold_benches::{Ours, Raw, must, runtime, sample, some_key, some_time};
@@ -71,7 +72,7 @@ fn swaps(c: &mut Criterion) {
         let decisions = ours.store.decisions();
         let txn = decisions.begin();
         must(&runtime, async { Ok(decisions.decide(txn, Decision::Commit).await?) });
-        b.iter(|| must(&runtime, async { Ok(decisions.decision(txn).await?) }));
+        b.iter(|| must(&runtime, async { Ok(decisions.get(txn).await?) }));
     });
     group.finish();
 }

@@ -13,7 +13,7 @@ use leasehold::{
     Clock, Key, Namespace, SystemClock,
     clock::Moment,
     lease::{Acquired, Grant, Renewed, Request},
-    store::{RequestKind, Requests},
+    store::{Percentiles, RequestKind, Requests},
     sweep::SweepOptions,
 };
 use serde::Serialize;
@@ -168,21 +168,20 @@ fn granted(key: &Key, acquired: Acquired) -> Result<Grant, Failure> {
 }
 
 impl Measured {
-    fn new(work: Work, mut times: Vec<Duration>, took: Duration, requests: &Requests) -> Self {
-        times.sort_unstable();
-        let at = |percent: usize| {
-            let place = (times.len() * percent).div_ceil(100).saturating_sub(1);
-            rounded(times.get(place).copied().unwrap_or_default().as_secs_f64() * 1000.)
-        };
-        let operations = times.len().max(1) as f64;
+    fn new(work: Work, times: Vec<Duration>, took: Duration, requests: &Requests) -> Self {
+        let count = times.len();
+        let percentiles = Percentiles::of(times);
+        let millis =
+            |at: fn(Percentiles) -> Duration| rounded(percentiles.map_or(0., |all| at(all).as_secs_f64() * 1000.));
+        let operations = count.max(1) as f64;
         let dollars: f64 = PRICES.iter().map(|(kind, price)| requests.of(*kind) as f64 * price).sum();
         Self {
             work: work.name(),
-            operations: times.len(),
-            per_second: rounded(times.len() as f64 / took.as_secs_f64().max(f64::EPSILON)),
-            p50_ms: at(50),
-            p90_ms: at(90),
-            p99_ms: at(99),
+            operations: count,
+            per_second: rounded(count as f64 / took.as_secs_f64().max(f64::EPSILON)),
+            p50_ms: millis(|all| all.p50),
+            p90_ms: millis(|all| all.p90),
+            p99_ms: millis(|all| all.p99),
             requests_per_operation: rounded(requests.total() as f64 / operations),
             usd_per_million_operations: rounded(dollars / operations),
         }

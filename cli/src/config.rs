@@ -192,6 +192,7 @@ impl Config {
         let ttl = sources.pick(("--ttl", None), "LEASEHOLD_TTL", file.ttl, || Ok("30s".to_owned()))?;
         let ttl = ttl.parsed("ttl", |text| duration::parse(text))?;
         let named = table.get("settings").and_then(toml::Value::as_table);
+        settings::check_names(env::vars_os().filter_map(|(name, _)| name.into_string().ok()))?;
         let FromEnvironment { settings, variables } = settings::load(named, variable_named)?;
         let file_at = path.map(|path| (path, table));
         Ok(Self {

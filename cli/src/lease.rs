@@ -11,7 +11,7 @@ use crate::{
 };
 use clap::Args;
 use futures_util::StreamExt;
-use leasehold::{Key, LeaseId, Ttl};
+use leasehold::{Key, LeaseId};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -175,8 +175,7 @@ fn look(config: &Config, key: &Key) -> String {
 
 impl Renew {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
-        let ttl = self.ttl.map(Ttl::new).transpose()?;
-        let grant = Target::existing(config).await?.renew(&self.key, self.lease, ttl).await?;
+        let grant = Target::existing(config).await?.renew(&self.key, self.lease, self.ttl).await?;
         output::object(config.output.value, &grant, &grant.rows())?;
         Ok(0)
     }
@@ -185,7 +184,7 @@ impl Renew {
 #[derive(Debug, Serialize)]
 struct Released {
     #[serde(flatten)]
-    key: leasehold::KeyJson,
+    key: leasehold::layout::KeyJson,
     released: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     taken_from: Option<Holder>,

@@ -1,6 +1,6 @@
 //! How a process uses a store: the library's settings, from the configuration file and from the environment.
 
-use crate::exit::Failure;
+use crate::{exit::Failure, output};
 use leasehold::Settings;
 use serde::Deserialize as _;
 use serde_json::Value as Json;
@@ -36,6 +36,52 @@ pub(crate) fn load(
     }
     let settings = parsed(table).map_err(|error| Failure::usage(format!("settings: {}", error.message())))?;
     Ok(FromEnvironment { settings, variables })
+}
+
+/// What the program reads besides the settings, and what `lock` and `elect` tell their command.
+const OTHERS: [&str; 13] = [
+    "STORE",
+    "SERVER",
+    "NAMESPACE",
+    "OUTPUT",
+    "CONFIG",
+    "OWNER",
+    "TTL",
+    "TOKEN",
+    "TOKEN_FILE",
+    "LISTEN",
+    "KEY",
+    "FENCE",
+    "LEASE",
+];
+
+/// What Kubernetes sets for a service that is called leasehold, and what the tests of this project set.
+const NOT_OURS: [&str; 3] = ["SERVICE_", "PORT", "TEST_"];
+
+/// Says which variables look like ours and are read by nothing: a mistyped name must not be ignored without a word.
+/// Among the settings of the sweeper that is an error, as with a flag; elsewhere the name may be another program's.
+pub(crate) fn check_names(names: impl Iterator<Item = String>) -> Result<(), Failure> {
+    let known: Vec<String> = paths().iter().map(|(path, _)| variable_of(path)).collect();
+    let unread = |name: &String| {
+        let rest = name.strip_prefix("LEASEHOLD_");
+        rest.is_some_and(|rest| !OTHERS.contains(&rest) && !NOT_OURS.iter().any(|begins| rest.starts_with(begins)))
+            && !known.contains(name)
+    };
+    let mut unread: Vec<String> = names.filter(unread).collect();
+    unread.sort();
+    if let Some(name) = unread.iter().find(|name| name.starts_with("LEASEHOLD_SWEEP_")) {
+        let sweep: Vec<&str> = known.iter().filter_map(|known| known.strip_prefix("LEASEHOLD_SWEEP_")).collect();
+        return Err(Failure::usage(format!(
+            "{name} is set, and there is no such setting; those of the sweeper are LEASEHOLD_SWEEP_ and one of {}",
+            sweep.join(", ")
+        )));
+    }
+    for name in unread {
+        output::say(format_args!(
+            "warning: {name} is set, and nothing reads it; `leasehold config show` lists all settings"
+        ));
+    }
+    Ok(())
 }
 
 fn parsed(table: toml::Table) -> Result<Settings, toml::de::Error> {
@@ -103,9 +149,7 @@ mod tests {
         unique.sort();
         unique.dedup();
         assert_eq!(unique.len(), names.len());
-        let taken =
-            ["STORE", "SERVER", "NAMESPACE", "OUTPUT", "CONFIG", "OWNER", "TTL", "TOKEN", "TOKEN_FILE", "LISTEN"];
-        assert!(taken.iter().all(|name| !names.contains(&format!("LEASEHOLD_{name}"))));
+        assert!(OTHERS.iter().all(|name| !names.contains(&format!("LEASEHOLD_{name}"))));
     }
 
     #[test]
@@ -125,6 +169,16 @@ mod tests {
         assert_eq!(settings.request_timeout, Duration::from_secs(2));
         assert_eq!(variables["sweep.idle_grace"], "LEASEHOLD_SWEEP_IDLE_GRACE");
         assert_eq!(variables.len(), 4);
+    }
+
+    #[test]
+    fn a_mistyped_setting_of_the_sweeper_is_refused() {
+        let check = |name: &str| check_names([name.to_owned(), "PATH".to_owned()].into_iter());
+        let message = check("LEASEHOLD_SWEEP_IDLE_GRASE").unwrap_err().message;
+        assert!(message.contains("LEASEHOLD_SWEEP_IDLE_GRASE") && message.contains("IDLE_GRACE"), "{message}");
+        for name in ["LEASEHOLD_SWEEP_IDLE_GRACE", "LEASEHOLD_STORE", "LEASEHOLD_SERVICE_HOST", "LEASEHOLD_REQUST"] {
+            assert!(check(name).is_ok(), "{name}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::{
 };
 use futures_util::{StreamExt, stream::BoxStream};
 use leasehold::{
-    Clock, Error, Key, LeaseId, Leases, Settings, Store, StoreBuilder, SystemClock, Ttl,
+    Clock, Error, Key, LeaseId, Leases, Settings, Store, StoreBuilder, SystemClock,
     decision::{Answer, Decided, Decision, TxnId},
     lease::{self, Acquired, LossReason, MAX_TTL, Renewed, Request},
     store::Probing,
@@ -337,7 +337,7 @@ impl Target {
         }
     }
 
-    pub(crate) async fn renew(&self, key: &Key, id: LeaseId, ttl: Option<Ttl>) -> Result<Grant, Failure> {
+    pub(crate) async fn renew(&self, key: &Key, id: LeaseId, ttl: Option<Duration>) -> Result<Grant, Failure> {
         match self {
             Self::Embedded(Embedded { leases, .. }) => match leases.renew_by_id(key, id, ttl).await? {
                 Renewed::Renewed(grant) => Ok(Grant::from(&grant)),
@@ -424,7 +424,7 @@ impl Target {
 
     pub(crate) async fn decision(&self, txn: TxnId) -> Result<Answer, Failure> {
         match self {
-            Self::Embedded(Embedded { store, .. }) => Ok(store.decisions().decision(txn).await?),
+            Self::Embedded(Embedded { store, .. }) => Ok(store.decisions().get(txn).await?),
             Self::Service(remote) => Ok(remote.decision(txn).await?.answer.into()),
         }
     }

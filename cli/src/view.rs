@@ -5,8 +5,9 @@ use crate::{
     wire,
 };
 use leasehold::{
-    Key, KeyJson,
+    Key,
     clock::{Clock, SystemClock, Timestamp},
+    layout::KeyJson,
     lease,
 };
 use serde::Serialize;

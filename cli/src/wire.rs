@@ -4,8 +4,9 @@
 //! parser keeps exact. A key that is not UTF-8 stands under `key_b64` instead of `key`.
 
 use leasehold::{
-    Fence, Key, KeyJson, LeaseId, Namespace,
+    Fence, Key, LeaseId, Namespace,
     clock::Timestamp,
+    layout::KeyJson,
     lease::{Grant, Holder, Status},
     sweep::{Report, Run, Swept},
 };

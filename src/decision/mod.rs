@@ -64,21 +64,31 @@ impl fmt::Display for Decision {
     }
 }
 
-/// What became of a call to decide.
+/// The result of [`Decisions::decide`]: the decision that stands from now on, whoever made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "the decision may be another one than was asked for"]
 pub enum Decided {
-    /// This is the decision, whoever made it.
+    /// The transaction is decided, by this call or by an earlier one.
     Decision(Decision),
     /// The transaction is too old to be decided, and no decision is known. It does not mean aborted.
     TooOld,
 }
 
-/// What is known of a transaction.
+impl Decided {
+    /// The decision, if there is one.
+    pub fn decision(self) -> Option<Decision> {
+        match self {
+            Self::Decision(decision) => Some(decision),
+            Self::TooOld => None,
+        }
+    }
+}
+
+/// The result of [`Decisions::get`]: what is known of a transaction, decided or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Answer {
-    /// Nobody has decided yet.
+    /// The transaction is not decided yet.
     Undecided,
     /// Committed, for good.
     Committed,
@@ -117,11 +127,11 @@ impl From<Decision> for Answer {
 /// let store = Store::open("memory://").await?;
 /// let decisions = store.decisions();
 /// let txn = decisions.begin();
-/// assert_eq!(decisions.decision(txn).await?, Answer::Undecided);
+/// assert_eq!(decisions.get(txn).await?, Answer::Undecided);
 /// assert_eq!(decisions.decide(txn, Decision::Abort).await?, Decided::Decision(Decision::Abort));
 /// // Too late: it is decided.
-/// assert_eq!(decisions.decide(txn, Decision::Commit).await?, Decided::Decision(Decision::Abort));
-/// assert_eq!(decisions.decision(txn).await?, Answer::Aborted);
+/// assert_eq!(decisions.decide(txn, Decision::Commit).await?.decision(), Some(Decision::Abort));
+/// assert_eq!(decisions.get(txn).await?, Answer::Aborted);
 /// # Ok::<(), leasehold::Error>(())
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -342,8 +352,8 @@ impl Decisions {
         Decided::Decision(marker.decision)
     }
 
-    /// What was decided. A decision whose time is over is deleted on the way.
-    pub async fn decision(&self, txn: TxnId) -> Result<Answer> {
+    /// What is known of a transaction, without deciding it. A decision whose retention is over is deleted on the way.
+    pub async fn get(&self, txn: TxnId) -> Result<Answer> {
         let shared = &*self.shared;
         shared.activity.touch(&*shared.backend.clock);
         // By whichever clock is later: a machine whose own clock is slow reads on.

@@ -17,7 +17,9 @@ pub type LockFuture<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 ///
 /// It waits for ever, unless [`within`](Self::within) says for how long: then a key that is still held is an error of the
 /// kind [`Held`](crate::ErrorKind::Held), and [`Error::held`] says by whom. While it waits, a store that is unavailable is
-/// asked again; any other error ends the waiting. Dropping the future gives up, and leaves no lease behind.
+/// retried, also for ever: after three failures in a row that is logged as a warning, once until the store answers again,
+/// and with [`within`](Self::within) the store's own error ends the waiting. Any other error ends it at once. Dropping the
+/// future gives up, and leaves no lease behind.
 ///
 /// The lease lasts 30 seconds without being renewed, belongs to `user@host:pid` and is in the namespace `default`, unless
 /// something else is said. Nothing said here is checked before it is awaited.

@@ -2,6 +2,7 @@
 
 use super::{cell::Cell, engine::Engine, record::Record, types::Holder};
 use crate::{Error, ErrorKind, Fence, Key, LeaseId, clock::Timestamp};
+use serde::Serialize;
 use std::{
     collections::{BTreeSet, VecDeque},
     fmt,
@@ -15,7 +16,7 @@ use std::{
 /// taken by force by alice: host is gone
 /// its time was over: the store failed since 2026-01-01T12:00:03.123Z (connection refused)
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Loss {
     /// Who has the key now. `None` if the lease ended and nobody took it, as far as is known.
@@ -26,8 +27,9 @@ pub struct Loss {
     pub reason: LossReason,
 }
 
-/// Why a lease is lost.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Why a lease is lost. For programs (serde) it is an object whose `kind` is the name of the variant: `{"kind":"taken"}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LossReason {
     /// Its time was over before it could be renewed.
@@ -53,10 +55,11 @@ pub enum LossReason {
 }
 
 /// Since when and how a store fails.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Failing {
     /// The first failure after the last renewal that worked, by this machine's clock.
+    #[serde(rename = "since_ms")]
     pub since: Timestamp,
     /// What the last failure was.
     pub error: String,
@@ -219,6 +222,22 @@ mod tests {
         assert!(!losses.is_news(id(most)) && !losses.is_news(id(1)));
         assert!(losses.is_news(id(0)), "forgotten");
         assert_eq!(losses.0.lock().unwrap().ids.len(), Losses::MOST);
+    }
+
+    #[test]
+    fn programs_read_why_a_lease_was_lost() {
+        let failing = Failing { since: Timestamp::from_millis(7), error: "refused".to_owned() };
+        let expired = LossReason::Expired { failing: Some(failing) };
+        let forced = LossReason::Forced { by: "alice".to_owned(), reason: "host is gone".to_owned() };
+        for (reason, said) in [
+            (expired, r#"{"kind":"expired","failing":{"since_ms":7,"error":"refused"}}"#),
+            (LossReason::Taken, r#"{"kind":"taken"}"#),
+            (forced, r#"{"kind":"forced","by":"alice","reason":"host is gone"}"#),
+            (LossReason::MaxHold, r#"{"kind":"max_hold"}"#),
+        ] {
+            let loss = serde_json::to_string(&Loss::new(reason, Fence::new(12).ok())).unwrap();
+            assert_eq!(loss, format!(r#"{{"taken_by":null,"fence":12,"reason":{said}}}"#));
+        }
     }
 
     #[test]

@@ -177,7 +177,8 @@ impl Leases {
 
     /// Renews a lease by its id, for callers that keep nothing but that; `ttl` replaces its time to live, within the limits
     /// of the store.
-    pub async fn renew_by_id(&self, key: &Key, id: LeaseId, ttl: Option<Ttl>) -> Result<Renewed> {
+    pub async fn renew_by_id(&self, key: &Key, id: LeaseId, ttl: Option<Duration>) -> Result<Renewed> {
+        let ttl = ttl.map(Ttl::new).transpose()?;
         ttl.map_or(Ok(()), |ttl| self.engine.allow(ttl))?;
         self.touch();
         self.engine.renew(&self.cell(key), id, ttl, None).await

@@ -24,6 +24,9 @@ const PATIENT_FOR: u32 = 2;
 /// How often it tries to at once. The next look tries again.
 const MARK_TRIES: u32 = 4;
 
+/// After so many failed looks in a row a waiter logs that the store is unavailable: once, until it answers again.
+const WORTH_A_WARNING: u32 = 3;
+
 /// Who of this process waits for a key.
 #[derive(Debug, Default)]
 pub(super) struct Queue(Mutex<Waiters>);
@@ -275,6 +278,14 @@ impl Engine {
                     // A store that is down for a while is one more reason to wait.
                     Err(error) if error.is_retryable() => {
                         retries += 1;
+                        if retries == WORTH_A_WARNING {
+                            tracing::warn!(
+                                namespace = %cell.slot.namespace,
+                                key = %cell.slot.key,
+                                %error,
+                                "the store is unavailable: still waiting for the lease, and retrying"
+                            );
+                        }
                         pause = self.settings.poll_interval * 2u32.pow(retries.min(5));
                         last = Some(Err(error));
                     }

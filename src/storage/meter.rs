@@ -5,9 +5,13 @@ use crate::{
     clock::{Clock, Moment, Timestamp},
     timing::DATE_SLACK,
 };
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use serde::{Serialize, Serializer, ser::SerializeMap as _};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 /// A kind of request, as bills know them.
@@ -90,6 +94,9 @@ const ANSWERS: [AnswerKind; 7] = [
 ///
 /// Over HTTP these are attempts, retries included: what the bill will say. For the embedded store, memory and a store
 /// that was handed in, they are calls.
+///
+/// For programs (serde) it is an object by kind and answer, with the counts that are not zero:
+/// `{"put":{"ok":3,"conflict":1},"get":{"ok":2}}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Requests([[u64; ANSWERS.len()]; KINDS.len()]);
 
@@ -126,6 +133,24 @@ impl Requests {
             }
         }
         added
+    }
+}
+
+impl Serialize for Requests {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut kinds = serializer.serialize_map(None)?;
+        for (kind, row) in KINDS.iter().zip(&self.0) {
+            let answers: BTreeMap<&str, u64> = ANSWERS
+                .iter()
+                .zip(row)
+                .filter(|(_, count)| **count > 0)
+                .map(|(answer, count)| (answer.as_str(), *count))
+                .collect();
+            if !answers.is_empty() {
+                kinds.serialize_entry(kind.as_str(), &answers)?;
+            }
+        }
+        kinds.end()
     }
 }
 
@@ -252,7 +277,7 @@ impl Drop for Pending {
     }
 }
 
-#[cfg(feature = "cloud")]
+#[cfg(feature = "_cloud")]
 pub(crate) mod http {
     //! The hook into `object_store`'s HTTP client: it sees each attempt, which a wrapper of the store would not.
 
@@ -404,6 +429,7 @@ mod tests {
         let added = meter.requests().since(&before);
         assert_eq!((added.total(), added.of(RequestKind::Put), added.answered(AnswerKind::Ok)), (2, 1, 1));
         assert_eq!(added.iter().filter(|(_, _, count)| *count > 0).count(), 2);
+        assert_eq!(serde_json::to_string(&added).unwrap(), r#"{"put":{"conflict":1},"get":{"ok":1}}"#);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::{collections::BTreeSet, fmt, sync::Arc};
 #[derive(Clone)]
 pub(crate) enum Lister {
     /// In order, a page of any size per request.
-    #[cfg_attr(not(feature = "cloud"), allow(dead_code, reason = "only clouds have pages"))]
+    #[cfg_attr(not(feature = "_cloud"), allow(dead_code, reason = "only clouds have pages"))]
     Paged(Arc<dyn PaginatedListStore>),
     /// In order, as one lazy stream.
     Ordered,

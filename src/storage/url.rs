@@ -168,7 +168,7 @@ pub(crate) fn place(url: &Url) -> String {
     url.to_string()
 }
 
-#[cfg(not(feature = "cloud"))]
+#[cfg(not(feature = "_cloud"))]
 mod cloud {
     use super::*;
 
@@ -190,7 +190,7 @@ mod cloud {
     }
 }
 
-#[cfg(feature = "cloud")]
+#[cfg(feature = "_cloud")]
 mod cloud {
     use super::{super::meter::http::MeteredConnector, *};
     use crate::ErrorKind;
@@ -396,7 +396,7 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "cloud")]
+    #[cfg(feature = "_cloud")]
     #[test]
     fn what_was_asked_for_goes_over_the_environment_whatever_it_is_called() {
         let rank = |key: &&'static str| ["s3", "any"].iter().position(|name| name == key).map(|at| at as u32);

@@ -38,21 +38,34 @@ impl Check {
     }
 }
 
-/// How long requests took.
+/// How long many things of one kind took.
+///
+/// ```
+/// use leasehold::store::Percentiles;
+/// use std::time::Duration;
+///
+/// let times = (1..=100).map(Duration::from_millis).collect();
+/// let percentiles = Percentiles::of(times).unwrap();
+/// assert_eq!((percentiles.p50.as_millis(), percentiles.p99.as_millis()), (50, 99));
+/// assert_eq!(Percentiles::of(Vec::new()), None);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Percentiles {
     /// Half of them took no longer.
     pub p50: Duration,
+    /// 90 of 100 took no longer.
+    pub p90: Duration,
     /// 99 of 100 took no longer.
     pub p99: Duration,
 }
 
 impl Percentiles {
-    fn of(mut times: Vec<Duration>) -> Option<Self> {
+    /// Of these times, in any order; `None` if there are none.
+    pub fn of(mut times: Vec<Duration>) -> Option<Self> {
         times.sort_unstable();
         let at = |percent: usize| times.get((times.len() * percent).div_ceil(100).saturating_sub(1)).copied();
-        Some(Self { p50: at(50)?, p99: at(99)? })
+        Some(Self { p50: at(50)?, p90: at(90)?, p99: at(99)? })
     }
 }
 
@@ -295,8 +308,11 @@ mod tests {
         let millis = |count: u64| Duration::from_millis(count);
         let of = |times: Vec<u64>| Percentiles::of(times.into_iter().map(millis).collect());
         assert_eq!(of(Vec::new()), None);
-        assert_eq!(of(vec![7]), Some(Percentiles { p50: millis(7), p99: millis(7) }));
-        assert_eq!(of((1..=100).rev().collect()), Some(Percentiles { p50: millis(50), p99: millis(99) }));
-        assert_eq!(of(vec![9, 1]), Some(Percentiles { p50: millis(1), p99: millis(9) }));
+        assert_eq!(of(vec![7]), Some(Percentiles { p50: millis(7), p90: millis(7), p99: millis(7) }));
+        assert_eq!(
+            of((1..=100).rev().collect()),
+            Some(Percentiles { p50: millis(50), p90: millis(90), p99: millis(99) })
+        );
+        assert_eq!(of(vec![9, 1]), Some(Percentiles { p50: millis(1), p90: millis(9), p99: millis(9) }));
     }
 }

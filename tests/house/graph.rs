@@ -87,7 +87,9 @@ impl Graph {
 fn exported() -> BTreeMap<String, String> {
     let lib = include_str!("../../src/lib.rs");
     let mut exported = BTreeMap::new();
-    for line in lib.lines().filter_map(|line| line.strip_prefix("pub use ")?.strip_suffix(';')) {
+    for line in lib.lines().filter_map(|line| {
+        line.strip_prefix("pub")?.trim_start_matches("(crate)").strip_prefix(" use ")?.strip_suffix(';')
+    }) {
         let (room, names) = line.split_once("::").expect("a name of a module");
         for name in names.trim_matches(['{', '}']).split(',') {
             exported.insert(name.trim().to_owned(), room.to_owned());

@@ -87,14 +87,14 @@ async fn a_decision_of_an_earlier_layout_is_no_decision() {
     let decisions = process.store.decisions();
     let txn = decisions.begin();
     world.objects.put_object(&format!(".txn-decisions/{txn}"), r#"{"decision":"commit"}"#);
-    assert_eq!(decisions.decision(txn).await.unwrap(), Answer::Undecided);
+    assert_eq!(decisions.get(txn).await.unwrap(), Answer::Undecided);
     let _ = decisions.decide(txn, Decision::Abort).await.unwrap();
-    assert_eq!(decisions.decision(txn).await.unwrap(), Answer::Aborted);
+    assert_eq!(decisions.get(txn).await.unwrap(), Answer::Aborted);
     // Nor is one that stands where ours would, and was not written by us.
     let other = decisions.begin();
     let marker = format!(".txn-decisions/m/{other}");
     world.objects.put_object(&marker, r#"{"decision":"commit"}"#);
-    decisions.decision(other).await.unwrap_err();
+    decisions.get(other).await.unwrap_err();
     decisions.decide(other, Decision::Abort).await.unwrap_err();
     world.clock.advance(seconds(30 * 24 * 3600));
     process.store.sweeper().run_once(fast()).await.unwrap();

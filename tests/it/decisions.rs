@@ -119,19 +119,19 @@ async fn a_decision_is_two_requests_and_one_that_was_made_already_three() {
 }
 
 #[tokio::test]
-async fn a_decision_is_read_in_one_request_a_known_one_in_none_and_an_expired_one_in_two() {
+async fn reading_a_decision_is_one_request_known_none_and_expired_two() {
     let bed = Bed::new().await;
     let txn = bed.store.decisions().begin();
     let _ = bed.store.decisions().decide(txn, Decision::Commit).await.unwrap();
     let other = s3(&bed.server, &bed.clock).probing(Probing::Never).open().await.unwrap();
     for (requests, store) in [([0, 0, 0], &bed.store), ([0, 1, 0], &other), ([0, 0, 0], &other)] {
-        let (answer, made) = counting(store, store.decisions().decision(txn)).await;
+        let (answer, made) = counting(store, store.decisions().get(txn)).await;
         assert_eq!((answer.unwrap(), made), (Answer::Committed, requests));
     }
     bed.clock.advance(RETENTION + SECOND);
     for store in [&bed.store, &other] {
         let requests = if std::ptr::eq(store, &bed.store) { [0, 1, 1] } else { [0, 1, 0] };
-        let (answer, made) = counting(store, store.decisions().decision(txn)).await;
+        let (answer, made) = counting(store, store.decisions().get(txn)).await;
         assert_eq!((answer.unwrap(), made), (Answer::Forgotten, requests));
     }
 }
@@ -142,13 +142,13 @@ async fn what_may_change_is_asked_for_every_time() {
     let decisions = bed.store.decisions();
     let txn = decisions.begin();
     for _ in 0..2 {
-        let (answer, made) = counting(&bed.store, decisions.decision(txn)).await;
+        let (answer, made) = counting(&bed.store, decisions.get(txn)).await;
         assert_eq!((answer.unwrap(), made), (Answer::Undecided, [0, 1, 0]));
     }
     // What is known of the store's time from its first answer is good to 1 in 2,000.
     bed.clock.advance(AGE + MARGIN + 5 * SECOND);
     for _ in 0..2 {
-        let (answer, made) = counting(&bed.store, decisions.decision(txn)).await;
+        let (answer, made) = counting(&bed.store, decisions.get(txn)).await;
         assert_eq!((answer.unwrap(), made), (Answer::Forgotten, [0, 1, 0]));
     }
 }
@@ -170,7 +170,7 @@ async fn the_same_again_is_fine_and_the_opposite_gets_what_was_decided() {
             assert_eq!(decisions.decide(txn, second).await.unwrap(), decided);
         }
         assert_eq!(world.fresh().await.decide(txn, second).await.unwrap(), decided);
-        assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::from(first));
+        assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::from(first));
         assert_eq!(world.marker(txn), written, "a marker is written once");
         assert_eq!(process.store.stats().decisions_made, 1);
     }
@@ -196,12 +196,12 @@ async fn sixteen_that_commit_and_abort_at_once_agree_two_hundred_times() {
             let wants = if number % 2 == 0 { Decision::Commit } else { Decision::Abort };
             async move {
                 let first = decisions.decide(txn, wants).await.unwrap();
-                (first, decisions.decision(txn).await.unwrap())
+                (first, decisions.get(txn).await.unwrap())
             }
         }));
         let answers = moving(&[&world.clock], MILLI, all).await;
         world.objects.faults().clear();
-        let decision = match reader.decision(txn).await.unwrap() {
+        let decision = match reader.get(txn).await.unwrap() {
             Answer::Committed => Decision::Commit,
             Answer::Aborted => Decision::Abort,
             other => panic!("{other:?}"),
@@ -239,7 +239,7 @@ async fn those_that_decide_at_once_over_http_agree() {
         answers.dedup();
         assert_eq!(answers.len(), 1, "{answers:?}");
         let Decided::Decision(decision) = answers[0] else { panic!("too old") };
-        assert_eq!(bed.store.decisions().decision(txn).await.unwrap(), decision.into());
+        assert_eq!(bed.store.decisions().get(txn).await.unwrap(), decision.into());
     }
     assert_eq!(stores.iter().map(|store| store.stats().decisions_made).sum::<u64>(), 25);
 }
@@ -291,7 +291,7 @@ async fn a_decision_that_may_yet_land_is_unknown_and_can_be_repeated() {
     world.script(Rule::always(Op::Put, Fault::Refuse(Reply::Drop)).on(MARKERS));
     let unknown = moving(&[&world.clock], 100 * MILLI, decisions.decide(txn, Decision::Commit)).await;
     assert_eq!(kind(unknown), ErrorKind::Unknown);
-    assert_eq!(decisions.decision(txn).await.unwrap(), Answer::Undecided);
+    assert_eq!(decisions.get(txn).await.unwrap(), Answer::Undecided);
     world.objects.faults().clear();
     settle().await;
     world.clock.advance(30 * SECOND);
@@ -334,7 +334,7 @@ async fn a_decision_in_doubt_is_unknown_also_if_it_grows_too_old_meanwhile() {
         world.objects.faults().clear();
         // Asked again after its age, one that landed is the answer.
         let (decided, answer) = if lands { (COMMIT, Answer::Committed) } else { (Decided::TooOld, Answer::Undecided) };
-        assert_eq!(world.fresh().await.decision(txn).await.unwrap(), answer);
+        assert_eq!(world.fresh().await.get(txn).await.unwrap(), answer);
         assert_eq!(decisions.decide(txn, Decision::Commit).await.unwrap(), decided);
         assert_eq!(world.fresh().await.decide(txn, Decision::Abort).await.unwrap(), decided);
     }
@@ -352,11 +352,11 @@ async fn a_transaction_can_be_decided_until_its_age_and_not_a_millisecond_longer
     world.clock.advance(MILLI);
     assert_eq!(decisions.decide(old, Decision::Abort).await.unwrap(), Decided::TooOld);
     assert_eq!(world.entries_of(old), Vec::<String>::new(), "nothing is written");
-    assert_eq!(decisions.decision(old).await.unwrap(), Answer::Undecided);
+    assert_eq!(decisions.get(old).await.unwrap(), Answer::Undecided);
     world.clock.advance(MARGIN);
-    assert_eq!(decisions.decision(old).await.unwrap(), Answer::Undecided, "also in the margin, to its end");
+    assert_eq!(decisions.get(old).await.unwrap(), Answer::Undecided, "also in the margin, to its end");
     world.clock.advance(MILLI);
-    assert_eq!(decisions.decision(old).await.unwrap(), Answer::Forgotten);
+    assert_eq!(decisions.get(old).await.unwrap(), Answer::Forgotten);
     assert_eq!(decisions.decide(old, Decision::Commit).await.unwrap(), Decided::TooOld);
     assert_eq!(world.marker(old), None);
 }
@@ -371,13 +371,13 @@ async fn a_coordinator_that_comes_back_after_its_marker_is_gone_decides_nothing(
     assert_eq!(world.fresh().await.decide(txn, Decision::Commit).await.unwrap(), ABORT, "it is there to be read");
     world.clock.advance(RETENTION - AGE);
     assert_eq!(world.fresh().await.decide(txn, Decision::Commit).await.unwrap(), ABORT);
-    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Aborted, "to the end of its retention");
+    assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::Aborted, "to the end of its retention");
     world.clock.advance(MILLI);
-    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Forgotten);
+    assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::Forgotten);
     assert_eq!(world.marker(txn), None);
     for decisions in [decisions, world.fresh().await] {
         assert_eq!(decisions.decide(txn, Decision::Commit).await.unwrap(), Decided::TooOld);
-        assert_eq!(decisions.decision(txn).await.unwrap(), Answer::Forgotten);
+        assert_eq!(decisions.get(txn).await.unwrap(), Answer::Forgotten);
     }
     assert_eq!(world.marker(txn), None);
 }
@@ -387,10 +387,10 @@ async fn an_id_from_the_future_is_refused_beyond_the_skew() {
     let world = World::new();
     let decisions = world.fresh().await;
     let (near, far) = (begun_at(noon().plus(SKEW)), begun_at(noon().plus(SKEW + MILLI)));
-    assert_eq!(decisions.decision(near).await.unwrap(), Answer::Undecided);
+    assert_eq!(decisions.get(near).await.unwrap(), Answer::Undecided);
     assert_eq!(decisions.decide(near, Decision::Abort).await.unwrap(), ABORT);
     assert_eq!(kind(decisions.decide(far, Decision::Abort).await), ErrorKind::Invalid);
-    assert_eq!(kind(decisions.decision(far).await), ErrorKind::Invalid);
+    assert_eq!(kind(decisions.get(far).await), ErrorKind::Invalid);
     assert_eq!(kind(decisions.forget(far).await), ErrorKind::Invalid);
     assert_eq!(world.entries_of(far), Vec::<String>::new());
     assert_eq!(kind("7d444840-9dc0-41d1-b245-5ffdce74fad2".parse::<TxnId>()), ErrorKind::Invalid);
@@ -429,7 +429,7 @@ async fn a_marker_that_arrives_after_the_margin_is_void_for_everybody() {
     let report = process.store.sweeper().run_once(sweep()).await.unwrap();
     assert_eq!((report.of("decision").deleted, report.entries_deleted, report.failures), (1, 1, 0), "{report:?}");
     assert_eq!((world.marker(txn), world.entries_of(txn)), (None, Vec::new()));
-    assert_eq!(process.decisions().decision(txn).await.unwrap(), Answer::Forgotten);
+    assert_eq!(process.decisions().get(txn).await.unwrap(), Answer::Forgotten);
 }
 
 #[tokio::test]
@@ -438,7 +438,7 @@ async fn whoever_reads_a_marker_that_is_void_deletes_it() {
     let world = World::new();
     let (txn, _) = suspended(&world, Fault::Delay(late), Op::Put, late).await;
     assert!(world.marker(txn).is_some());
-    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Forgotten);
+    assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::Forgotten);
     assert_eq!(world.marker(txn), None);
 }
 
@@ -448,11 +448,11 @@ async fn a_void_marker_is_left_alone_by_a_clock_that_is_not_past_its_end() {
     let world = World::new();
     let (txn, _) = suspended(&world, Fault::Delay(late), Op::Put, late).await;
     let behind = world.process_off_by(-30_000).await;
-    assert_eq!(behind.decisions().decision(txn).await.unwrap(), Answer::Forgotten);
+    assert_eq!(behind.decisions().get(txn).await.unwrap(), Answer::Forgotten);
     assert!(world.marker(txn).is_some(), "by this clock somebody may still decide");
     world.clock.advance(30 * SECOND);
     behind.clock.advance(30 * SECOND);
-    assert_eq!(behind.decisions().decision(txn).await.unwrap(), Answer::Forgotten);
+    assert_eq!(behind.decisions().get(txn).await.unwrap(), Answer::Forgotten);
     assert_eq!(world.marker(txn), None);
 }
 
@@ -464,13 +464,13 @@ async fn an_answer_that_is_older_than_the_decision_does_not_say_forgotten() {
     world.clock.advance(AGE - SECOND);
     world.script(Rule::once(Op::Get, Fault::Slow(MARGIN + 4 * SECOND)).on(MARKERS));
     let decisions = reader.decisions();
-    let mut reading = pin!(decisions.decision(txn));
+    let mut reading = pin!(decisions.get(txn));
     start(&mut reading).await;
     assert_eq!(decider.decisions().decide(txn, Decision::Commit).await.unwrap(), COMMIT);
     // The reader's machine sleeps over the end of the transaction; what it read is from before the decision.
     world.clock.advance(MARGIN + 4 * SECOND);
     assert_ne!(reading.await.ok(), Some(Answer::Forgotten));
-    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Committed);
+    assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::Committed);
 }
 
 #[tokio::test]
@@ -480,12 +480,12 @@ async fn a_marker_that_arrives_at_the_end_of_the_margin_still_counts() {
     let (txn, decided) = suspended(&world, Fault::Delay(late), Op::Put, late).await;
     // But not for its writer, which cannot know.
     assert_eq!(kind(decided), ErrorKind::Unknown);
-    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Committed);
+    assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::Committed);
     assert_eq!(world.fresh().await.decide(txn, Decision::Abort).await.unwrap(), COMMIT);
 }
 
 #[tokio::test]
-async fn a_verdict_that_comes_late_is_unknown_whether_by_an_answer_or_by_reading_back() {
+async fn a_verdict_that_comes_late_is_unknown_by_response_and_by_reading_back() {
     let last = MILLI + MARGIN - SKEW;
     for (pause, known) in [(last - MILLI, true), (last, false), (last + 10 * SECOND, false)] {
         let world = World::new();
@@ -513,11 +513,11 @@ async fn a_write_that_was_under_way_for_longer_than_margins_allow_is_void() {
     let unknown = moving(&[&world.clock], 100 * MILLI, decisions.decide(txn, Decision::Commit)).await;
     assert_eq!(kind(unknown), ErrorKind::Unknown);
     world.clock.advance(txn.begun().plus(AGE + MARGIN).since(world.clock.wall()));
-    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Undecided);
+    assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::Undecided);
     world.clock.advance(3 * SECOND);
     settle().await;
     assert!(world.marker(txn).is_some(), "it has landed");
-    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Forgotten);
+    assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::Forgotten);
     assert_eq!(decisions.decide(txn, Decision::Commit).await.unwrap(), Decided::TooOld);
 }
 
@@ -535,8 +535,8 @@ async fn a_process_whose_clock_is_two_minutes_off_decides_nothing_and_reads_on()
         let txn = begun_at(Timestamp::from_millis(noon().as_millis() + off.max(0)));
         let decisions = other.decisions();
         // The first answer tells it.
-        assert_eq!(decisions.decision(decided).await.unwrap(), Answer::Committed);
-        assert_eq!(decisions.decision(txn).await.unwrap(), Answer::Undecided, "off by {off}");
+        assert_eq!(decisions.get(decided).await.unwrap(), Answer::Committed);
+        assert_eq!(decisions.get(txn).await.unwrap(), Answer::Undecided, "off by {off}");
         assert_eq!(kind(decisions.decide(txn, Decision::Commit).await), ErrorKind::Clock, "off by {off}");
         assert_eq!(kind(decisions.forget(txn).await), ErrorKind::Clock, "off by {off}");
         assert!(other.stats().clock_refusals >= 2);
@@ -554,13 +554,13 @@ async fn nobody_calls_forgotten_what_can_still_be_decided_by_the_stores_clock() 
     let txn = bed.store.decisions().begin();
     let fast = TestClock::at(noon().plus(2 * HOUR));
     let hasty = s3(&bed.server, &fast).probing(Probing::Never).open().await.unwrap();
-    assert_eq!(kind(hasty.decisions().decision(txn).await), ErrorKind::Clock);
+    assert_eq!(kind(hasty.decisions().get(txn).await), ErrorKind::Clock);
     assert_eq!(bed.store.decisions().decide(txn, Decision::Commit).await.unwrap(), COMMIT);
-    assert_eq!(hasty.decisions().decision(txn).await.unwrap(), Answer::Committed);
+    assert_eq!(hasty.decisions().get(txn).await.unwrap(), Answer::Committed);
 }
 
 #[tokio::test]
-async fn a_marker_within_the_second_in_which_a_transaction_ends_cannot_come_after_it_was_forgotten() {
+async fn a_marker_in_the_second_a_transaction_ends_cannot_follow_its_forgetting() {
     let clock = TestClock::at(noon());
     let server = S3Server::start(Arc::new(clock.clone())).await.unwrap();
     let store = s3(&server, &clock).probing(Probing::Never).open().await.unwrap();
@@ -576,16 +576,16 @@ async fn a_marker_within_the_second_in_which_a_transaction_ends_cannot_come_afte
     let store = s3(&server, &clock).probing(Probing::Never).open().await.unwrap();
     let decisions = store.decisions();
     clock.advance(AGE + MARGIN);
-    assert_eq!(decisions.decision(txn).await.unwrap(), Answer::Undecided);
+    assert_eq!(decisions.get(txn).await.unwrap(), Answer::Undecided);
     clock.advance(700 * MILLI);
     // Past its end by both clocks, but what the store receives now carries a time of before its end.
     assert_eq!(kind(decisions.forget(txn).await), ErrorKind::Invalid);
-    assert_eq!(kind(decisions.decision(txn).await), ErrorKind::Unavailable);
+    assert_eq!(kind(decisions.get(txn).await), ErrorKind::Unavailable);
     server.put_object(&body.0, body.1);
-    assert_eq!(decisions.decision(txn).await.unwrap(), Answer::Committed);
+    assert_eq!(decisions.get(txn).await.unwrap(), Answer::Committed);
     clock.advance(2 * SECOND);
     decisions.forget(txn).await.unwrap();
-    assert_eq!(decisions.decision(txn).await.unwrap(), Answer::Forgotten);
+    assert_eq!(decisions.get(txn).await.unwrap(), Answer::Forgotten);
 }
 
 #[tokio::test]
@@ -599,11 +599,11 @@ async fn an_expired_marker_is_deleted_only_if_it_is_expired_by_both_clocks() {
         bed.server.set_date(off);
         bed.clock.advance(if off < 0 { RETENTION + 5 * SECOND } else { RETENTION - 5 * SECOND });
         let reader = s3(&bed.server, &bed.clock).probing(Probing::Never).open().await.unwrap();
-        assert_eq!(reader.decisions().decision(txn).await.unwrap(), Answer::Committed, "off by {off}");
+        assert_eq!(reader.decisions().get(txn).await.unwrap(), Answer::Committed, "off by {off}");
         assert!(there(&bed));
         bed.clock.advance(30 * SECOND);
         let reader = s3(&bed.server, &bed.clock).probing(Probing::Never).open().await.unwrap();
-        let (answer, made) = counting(&reader, reader.decisions().decision(txn)).await;
+        let (answer, made) = counting(&reader, reader.decisions().get(txn)).await;
         assert_eq!((answer.unwrap(), made), (Answer::Forgotten, [0, 1, 1]), "off by {off}");
         assert!(!there(&bed), "deleted before the reply");
         assert!(bed.server.names().iter().any(|name| name.contains(ENTRIES)), "its entry is the sweeper's");
@@ -624,20 +624,20 @@ async fn a_decision_can_be_forgotten_after_its_margin_and_not_before() {
     for wait in [Duration::ZERO, AGE, MARGIN] {
         world.clock.advance(wait);
         assert_eq!(kind(decisions.forget(txn).await), ErrorKind::Invalid);
-        assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Committed);
+        assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::Committed);
     }
     world.clock.advance(MILLI);
     decisions.forget(txn).await.unwrap();
     assert_eq!(world.marker(txn), None);
     for decisions in [decisions.clone(), world.fresh().await] {
-        assert_eq!(decisions.decision(txn).await.unwrap(), Answer::Forgotten);
+        assert_eq!(decisions.get(txn).await.unwrap(), Answer::Forgotten);
         assert_eq!(decisions.decide(txn, Decision::Abort).await.unwrap(), Decided::TooOld);
     }
     decisions.forget(txn).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_marker_that_says_it_expires_too_early_is_kept_while_somebody_could_contradict_it() {
+async fn a_marker_that_expires_too_early_is_kept_while_it_could_be_contradicted() {
     let world = World::new();
     let txn = begun_at(noon());
     let process = world.process().await;
@@ -649,15 +649,15 @@ async fn a_marker_that_says_it_expires_too_early_is_kept_while_somebody_could_co
     world.objects.put_object(&marker_name(txn), sealed(&changed));
     for wait in [120 * SECOND, AGE - 120 * SECOND, MARGIN] {
         world.clock.advance(wait);
-        assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Committed);
+        assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::Committed);
         assert_eq!(world.fresh().await.decide(txn, Decision::Abort).await.unwrap(), COMMIT);
     }
     world.clock.advance(MILLI);
-    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Forgotten);
+    assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::Forgotten);
 }
 
 #[tokio::test]
-async fn the_sweeper_keeps_a_marker_that_says_it_expires_too_early_while_somebody_could_contradict_it() {
+async fn the_sweeper_keeps_an_early_expiring_marker_while_it_could_be_contradicted() {
     let world = World::new();
     let process = world.process().await;
     // In the middle of an hour.
@@ -690,10 +690,10 @@ async fn what_was_decided_is_known_for_as_long_as_it_lives_whatever_the_store_do
     let _ = process.decisions().decide(txn, Decision::Commit).await.unwrap();
     world.objects.delete_object(&marker_name(txn));
     world.clock.advance(RETENTION - MILLI);
-    let (answer, made) = counting(&process.store, process.decisions().decision(txn)).await;
+    let (answer, made) = counting(&process.store, process.decisions().get(txn)).await;
     assert_eq!((answer.unwrap(), made), (Answer::Committed, [0, 0, 0]));
     world.clock.advance(MILLI);
-    assert_eq!(process.decisions().decision(txn).await.unwrap(), Answer::Forgotten);
+    assert_eq!(process.decisions().get(txn).await.unwrap(), Answer::Forgotten);
 }
 
 // Crashes.
@@ -713,7 +713,7 @@ async fn the_entry_is_written_before_the_marker_and_no_marker_without_it() {
         start(&mut deciding).await;
     }
     assert_eq!((world.entries_of(txn).len(), world.marker(txn)), (1, None));
-    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Undecided);
+    assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::Undecided);
     // While the entry is under way, no marker is.
     let other = decisions.begin();
     world.script(Rule::once(Op::Put, Fault::Delay(SECOND)).on(ENTRIES));
@@ -771,7 +771,7 @@ async fn a_marker_outlives_the_entry_of_somebody_who_lost() {
     let report = late.store.sweeper().run_once(sweep()).await.unwrap();
     assert_eq!((report.of("decision").deleted, report.entries_deleted), (0, 1), "{report:?}");
     assert_eq!(world.entries_of(txn).len(), 1);
-    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Aborted);
+    assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::Aborted);
 }
 
 // Damage.
@@ -788,7 +788,7 @@ async fn a_marker_that_cannot_be_read_is_corrupt_and_never_undecided() {
     let broken = [bytes::Bytes::new(), "{}".into(), "null".into(), body.slice(..body.len() - 1), foreign.into()];
     for broken in broken {
         world.objects.put_object(&marker_name(txn), broken.clone());
-        assert_eq!(kind(world.fresh().await.decision(txn).await), ErrorKind::Corrupt, "{broken:?}");
+        assert_eq!(kind(world.fresh().await.get(txn).await), ErrorKind::Corrupt, "{broken:?}");
         assert_eq!(kind(world.fresh().await.decide(txn, Decision::Abort).await), ErrorKind::Corrupt, "{broken:?}");
         assert_eq!(world.marker(txn).unwrap().0, broken, "nothing is overwritten");
     }
@@ -811,7 +811,7 @@ async fn a_flipped_bit_never_makes_another_decision() {
         let mut flipped = body.to_vec();
         flipped[bit / 8] ^= 1 << (bit % 8);
         world.objects.put_object(&marker_name(txn), flipped);
-        match world.fresh().await.decision(txn).await {
+        match world.fresh().await.get(txn).await {
             Ok(answer) => assert_eq!(answer, Answer::Committed, "bit {bit}"),
             Err(error) => {
                 corrupt += 1;
@@ -829,7 +829,7 @@ async fn a_marker_of_a_later_format_is_left_alone_at_once() {
     let _ = world.fresh().await.decide(txn, Decision::Commit).await.unwrap();
     let body = String::from_utf8(world.marker(txn).unwrap().0.to_vec()).unwrap();
     world.objects.put_object(&marker_name(txn), body.replace(r#""format": 1"#, r#""format": 2"#));
-    assert_eq!(kind(world.fresh().await.decision(txn).await), ErrorKind::Config);
+    assert_eq!(kind(world.fresh().await.get(txn).await), ErrorKind::Config);
     let decisions = world.fresh().await;
     let decided = moving(&[&world.clock], 100 * MILLI, decisions.decide(txn, Decision::Abort)).await;
     assert_eq!(kind(decided), ErrorKind::Config);
@@ -861,13 +861,13 @@ async fn a_marker_outlives_its_retention_while_its_transaction_can_be_contradict
     let txn = process.decisions().begin();
     let _ = process.decisions().decide(txn, Decision::Commit).await.unwrap();
     world.clock.advance(AGE + MARGIN);
-    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Committed);
+    assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::Committed);
     world.clock.advance(MILLI);
-    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Forgotten);
+    assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::Forgotten);
 }
 
 #[tokio::test]
-async fn a_decision_that_the_store_received_too_late_is_not_won_whatever_our_clock_says() {
+async fn a_decision_the_store_received_too_late_is_not_won_whatever_our_clock_says() {
     let world = World::new();
     world.objects.set_offset_millis(10_000);
     let clock = TestClock::at(world.clock.wall());
@@ -889,24 +889,24 @@ async fn a_decision_that_the_store_received_too_late_is_not_won_whatever_our_clo
     assert_eq!(kind(decided), ErrorKind::Unknown);
     world.clock.advance(61 * SECOND);
     clock.advance(61 * SECOND);
-    assert_eq!(decisions.decision(txn).await.unwrap(), Answer::Forgotten);
+    assert_eq!(decisions.get(txn).await.unwrap(), Answer::Forgotten);
 }
 
 /// A virtual machine that was paused, on a store whose answers have no date.
 #[tokio::test]
-async fn a_decision_by_a_machine_that_stood_still_with_all_its_clocks_is_judged_by_when_it_was_received() {
+async fn a_decision_by_a_frozen_machine_is_judged_by_when_the_store_received_it() {
     let world = World::new();
     let frozen = TestClock::at(noon());
     let process = world.process_that_asks_the_time(&frozen).await;
     let (decisions, txn) = (process.decisions(), process.decisions().begin());
     world.clock.advance(AGE + MARGIN + 2 * SECOND);
-    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Forgotten);
+    assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::Forgotten);
     assert_eq!(kind(decisions.decide(txn, Decision::Commit).await), ErrorKind::Unknown);
-    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Forgotten);
+    assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::Forgotten);
 }
 
 #[tokio::test]
-async fn a_decision_that_one_machine_of_the_store_received_too_late_is_not_won_by_the_clock_of_another() {
+async fn a_decision_received_too_late_by_one_store_machine_is_not_won_by_another() {
     let world = World::new();
     let decisions = world.fresh().await;
     let txn = decisions.begin();
@@ -1038,7 +1038,7 @@ async fn history(offsets: [i64; 3], store: i64, begun: i64, steps: &[Step]) -> V
                 });
                 settle().await;
             }
-            Act::Read => match decisions.decision(txn).await {
+            Act::Read => match decisions.get(txn).await {
                 Ok(Answer::Committed) => tell(who, Event::Decision(Decision::Commit)),
                 Ok(Answer::Aborted) => tell(who, Event::Decision(Decision::Abort)),
                 Ok(Answer::Forgotten) => tell(who, Event::Forgotten),
@@ -1105,7 +1105,7 @@ async fn no_death_in_a_two_phase_commit_makes_or_destroys_money() {
             for account in order {
                 account.recover(&world.fresh().await).await.unwrap();
             }
-            let answer = world.fresh().await.decision(txn).await.unwrap();
+            let answer = world.fresh().await.get(txn).await.unwrap();
             let balances = if answer == Answer::Committed { (90, 10) } else { (100, 0) };
             assert_eq!((alice.balance(), bob.balance()), balances, "{death:?} {answer:?}");
             for account in order {
@@ -1142,7 +1142,7 @@ async fn the_next_coordinator_settles_what_a_dead_one_left() {
         let run = transfer(&second.store, &bob, &alice, 0, None);
         let (_, ended) = moving(&[&world.clock], 50 * MILLI, run).await.unwrap();
         assert_eq!(ended, Ended::Decided(Decision::Commit), "{death:?}");
-        let committed = world.fresh().await.decision(txn).await.unwrap() == Answer::Committed;
+        let committed = world.fresh().await.get(txn).await.unwrap() == Answer::Committed;
         let balances = if committed { (90, 10) } else { (100, 0) };
         assert_eq!((alice.balance(), bob.balance()), balances, "{death:?}");
     }
@@ -1189,13 +1189,13 @@ async fn what_was_forgotten_while_it_was_read_is_not_undecided() {
     world.clock.advance(AGE + MARGIN - SECOND);
     // It may still be decided when it asks, and has been forgotten when the store looks.
     world.script(Rule::once(Op::Get, Fault::Delay(4 * SECOND)).on(MARKERS));
-    let mut asking = pin!(participant.decision(txn));
+    let mut asking = pin!(participant.get(txn));
     start(&mut asking).await;
     world.clock.advance(3 * SECOND);
     coordinator.forget(txn).await.unwrap();
     world.clock.advance(SECOND);
     assert_eq!(kind(asking.await), ErrorKind::Unavailable);
-    assert_eq!(participant.decision(txn).await.unwrap(), Answer::Forgotten);
+    assert_eq!(participant.get(txn).await.unwrap(), Answer::Forgotten);
 }
 
 #[tokio::test]
@@ -1212,7 +1212,7 @@ async fn a_decision_in_doubt_is_unknown_also_where_the_clock_is_found_to_be_wron
     let error = moving(&[&clock, &world.clock], SECOND, deciding).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
     world.objects.faults().clear();
-    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Committed);
+    assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::Committed);
 }
 
 #[tokio::test]
@@ -1227,7 +1227,7 @@ async fn a_decision_in_doubt_is_unknown_also_where_permissions_were_taken_away()
     let error = moving(&[&world.clock], SECOND, deciding).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
     world.objects.faults().clear();
-    assert_eq!(world.fresh().await.decision(txn).await.unwrap(), Answer::Committed);
+    assert_eq!(world.fresh().await.get(txn).await.unwrap(), Answer::Committed);
 }
 
 #[tokio::test]

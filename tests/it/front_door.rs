@@ -1,6 +1,9 @@
 //! The front door: one line for a lock that is kept alive, that stops its work when it is lost, and that shows its fence.
 
-use crate::memory::{Memory, SECOND, settle};
+use crate::{
+    memory::{Memory, SECOND, settle},
+    said::Said,
+};
 use leasehold::{
     Error, ErrorKind, Key,
     lease::{Guard, LossReason},
@@ -38,7 +41,7 @@ async fn what_is_not_said_has_a_default() {
 }
 
 #[tokio::test]
-async fn the_default_time_to_live_bends_to_the_limits_of_the_store_and_a_named_one_does_not() {
+async fn the_default_ttl_bends_to_the_stores_limits_and_a_named_one_does_not() {
     use leasehold::{Settings, Store, store::Probing};
     let memory = Memory::new().await;
     let mut settings = Settings::default();
@@ -111,7 +114,7 @@ async fn a_repeated_request_is_given_its_lease_again() {
 }
 
 #[tokio::test]
-async fn a_lock_that_is_held_for_longer_than_one_waits_is_an_error_that_names_the_holder() {
+async fn a_lock_held_for_longer_than_one_waits_is_an_error_naming_the_holder() {
     let memory = Memory::new().await;
     let guard = memory.store.lock("orders/42").owner("worker-7").await.unwrap();
     let other = memory.other().await;
@@ -209,4 +212,24 @@ async fn work_that_ends_in_time_gives_its_value() {
     assert_eq!(guard.run(async { 42 }).await.unwrap(), 42);
     settle().await;
     assert_eq!(guard.run(async { Err::<(), _>("its own") }).await.unwrap(), Err("its own"));
+}
+
+#[tokio::test]
+async fn a_lock_on_a_store_that_stays_down_is_logged_once() {
+    let said = Said::default();
+    let _heard = tracing::subscriber::set_default(said.clone());
+    let memory = Memory::new().await;
+    let warnings = || said.count(&["the store is unavailable", "orders/42"]);
+    for op in [Op::Get, Op::Put] {
+        memory.objects.faults().script(Rule::always(op, Fault::Refuse(Answer::Status(503))));
+    }
+    let waiting = tokio::spawn(memory.store.lock("orders/42").into_future());
+    settle().await;
+    assert_eq!(warnings(), 0, "one failure is no news");
+    memory.pass(600, SECOND).await;
+    assert!(!waiting.is_finished());
+    assert_eq!(warnings(), 1, "in ten minutes");
+    memory.objects.faults().clear();
+    memory.pass(60, SECOND).await;
+    waiting.await.unwrap().unwrap().release().await.unwrap();
 }

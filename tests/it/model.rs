@@ -426,13 +426,13 @@ impl Agreement {
             Step::RenewById { client, key, ttl_ms } => {
                 let Some(lease) = self.keys[key].lease.clone() else { return Ok(()) };
                 let now = self.now(client);
-                let ttl = ttl_ms.map(|ttl_ms| Ttl::new(Duration::from_millis(ttl_ms)).unwrap());
+                let ttl = ttl_ms.map(Duration::from_millis);
                 let answer = self.clients[client].1.renew_by_id(&name(key), lease.id, ttl).await;
                 if !ttl_ms.is_none_or(is_allowed) {
                     prop_assert_eq!(answer.map(drop).unwrap_err().kind(), ErrorKind::Invalid);
                     return Ok(());
                 }
-                let ttl = ttl.map_or(lease.ttl, Ttl::as_duration);
+                let ttl = ttl.unwrap_or(lease.ttl);
                 self.renewed((client, key), now, (lease.id, ttl, None), answer.unwrap())?;
             }
             Step::Release { client, key } => {

@@ -25,7 +25,7 @@ const fn secs(secs: u64) -> Duration {
 // Whose turn it is, to the millisecond.
 
 #[tokio::test]
-async fn a_lease_is_taken_over_only_when_the_clock_has_passed_its_expiry_by_more_than_the_skew() {
+async fn a_lease_is_taken_over_only_past_its_expiry_by_more_than_the_skew() {
     let world = World::new();
     let (holder, other) = (world.process().await, world.process().await);
     let first = granted(holder.leases.acquire(&key("a"), &request()).await);
@@ -205,7 +205,7 @@ async fn a_repeated_request_moves_belief_no_further_than_the_expiry_either() {
 }
 
 #[tokio::test]
-async fn a_request_that_was_repeated_elsewhere_can_be_repeated_here_for_as_long_as_it_lives() {
+async fn a_request_repeated_elsewhere_can_be_repeated_here_while_it_lives() {
     let world = World::new();
     let (process, other) = (world.process().await, world.process().await);
     let asked = request().request_id("job-7");
@@ -219,7 +219,7 @@ async fn a_request_that_was_repeated_elsewhere_can_be_repeated_here_for_as_long_
 }
 
 #[tokio::test]
-async fn a_lease_that_was_renewed_elsewhere_can_be_renewed_here_when_it_would_have_ended() {
+async fn a_lease_renewed_elsewhere_can_be_renewed_here_when_it_would_have_ended() {
     let world = World::new();
     let (process, other) = (world.process().await, world.process().await);
     let first = granted(process.leases.acquire(&key("a"), &request()).await);
@@ -351,7 +351,7 @@ async fn a_process_that_differs_from_the_store_by_two_minutes_grants_nothing() {
 }
 
 #[tokio::test]
-async fn a_process_that_was_not_probed_asks_the_store_for_its_time_before_its_first_grant() {
+async fn an_unprobed_process_asks_the_store_for_its_time_before_its_first_grant() {
     let world = World::new();
     world.process().await;
     let clock = TestClock::at(Timestamp::from_millis(noon().as_millis() + 120_000));
@@ -434,7 +434,7 @@ async fn after_a_suspended_host_wakes_its_lease_is_not_valid_and_a_renewal_is_lo
 }
 
 #[tokio::test]
-async fn a_guard_that_is_dropped_after_a_suspension_does_not_free_the_next_holders_lease() {
+async fn a_guard_dropped_after_a_suspension_does_not_free_the_next_holders_lease() {
     let world = World::new();
     let (process, other) = (world.process_off_by(0).await, world.process().await);
     let grant = granted(process.leases.acquire(&key("a"), &request()).await);
@@ -448,7 +448,7 @@ async fn a_guard_that_is_dropped_after_a_suspension_does_not_free_the_next_holde
 }
 
 #[tokio::test]
-async fn all_clocks_stepping_together_end_a_lease_for_its_holder_before_anybody_has_it() {
+async fn all_clocks_stepping_together_end_a_lease_for_its_holder_first() {
     let world = World::new();
     let (process, other) = (world.process().await, world.process().await);
     let first = granted(process.leases.acquire(&key("a"), &request()).await);
@@ -559,7 +559,7 @@ async fn a_hand_over_that_took_longer_than_the_lease_is_no_grant() {
 // An expiry that cannot be.
 
 #[tokio::test]
-async fn a_lease_from_a_clock_a_day_ahead_is_taken_over_by_a_waiter_that_saw_it_do_nothing() {
+async fn a_lease_from_a_clock_a_day_ahead_is_taken_over_by_a_waiter_that_watched_it() {
     let world = World::new();
     let process = world.process().await;
     let broken = world.process_off_by(24 * HOUR).await;
@@ -596,7 +596,7 @@ async fn a_lease_from_a_clock_a_day_ahead_is_left_alone_while_it_is_renewed() {
 }
 
 #[tokio::test]
-async fn a_clock_that_was_a_day_ahead_and_is_mended_does_not_lengthen_its_holders_belief() {
+async fn a_clock_a_day_ahead_that_is_corrected_does_not_lengthen_belief() {
     let world = World::new();
     let broken = world.process_off_by(24 * HOUR).await;
     let first = granted(broken.leases.acquire(&key("a"), &request()).await);
@@ -678,7 +678,7 @@ async fn a_time_to_live_within_the_limits_is_granted_as_it_was_asked_for() {
         let grant = granted(process.leases.acquire(&name, &Request::new(asked)).await);
         assert_eq!((grant.ttl(), grant.time_left()), (asked, asked));
         assert_eq!(grant.expires_at(), world.clock.wall().plus(asked));
-        let again = renewed(process.leases.renew_by_id(&name, grant.lease_id(), Some(Ttl::new(asked).unwrap())).await);
+        let again = renewed(process.leases.renew_by_id(&name, grant.lease_id(), Some(asked)).await);
         assert_eq!(again.ttl(), asked);
     }
 }
@@ -695,7 +695,7 @@ async fn a_time_to_live_beyond_the_limits_is_refused_by_name_and_nothing_is_sent
         (10 * MILLI, "TTL must be between 1 s and 1 h (got 10 ms)", "min_ttl"),
     ] {
         let request = Request::new(asked);
-        let (name, ttl) = (key("b"), Some(Ttl::new(asked).unwrap()));
+        let (name, ttl) = (key("b"), Some(asked));
         let errors = [
             process.leases.acquire(&name, &request).await.map(drop).unwrap_err(),
             process.leases.acquire_within(&name, &request, secs(5)).await.map(drop).unwrap_err(),
@@ -734,8 +734,7 @@ async fn a_shorter_renewal_shortens_neither_what_others_see_nor_belief() {
     let world = World::new();
     let process = world.process().await;
     let first = granted(process.leases.acquire(&key("a"), &Request::new(secs(600))).await);
-    let short = Ttl::new(secs(10)).unwrap();
-    let second = renewed(process.leases.renew_by_id(&key("a"), first.lease_id(), Some(short)).await);
+    let second = renewed(process.leases.renew_by_id(&key("a"), first.lease_id(), Some(secs(10))).await);
     assert_eq!(second.expires_at(), first.expires_at(), "an expiry never moves back");
     assert_eq!(second.time_left(), secs(600), "there may be copies of the first grant");
 }
@@ -782,7 +781,7 @@ async fn a_fence_rises_over_a_record_that_an_operator_removed() {
 }
 
 #[tokio::test]
-async fn a_fence_rises_over_a_removed_record_also_where_a_write_in_doubt_left_an_empty_one() {
+async fn a_fence_rises_over_a_removed_record_and_over_an_empty_one_left_in_doubt() {
     let world = World::new();
     let (knows, ahead) = (world.process().await, world.process_off_by(999).await);
     let first = granted(knows.leases.acquire(&key("a"), &request()).await);
@@ -912,7 +911,7 @@ async fn a_clock_that_is_set_while_a_hand_over_is_tried_again_grants_nothing() {
 }
 
 #[tokio::test]
-async fn a_hand_over_that_met_another_write_is_not_made_by_a_clock_that_was_set_and_the_lease_is_given_back() {
+async fn a_retried_hand_over_is_not_made_by_a_clock_that_was_set_meanwhile() {
     let world = World::new();
     let clock = TestClock::at(noon());
     let (process, other) = (world.process_that_asks_the_time(&clock).await, world.process().await);

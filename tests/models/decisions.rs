@@ -5,9 +5,10 @@
 
 use crate::{finds, holds};
 use leasehold::{
-    Settings, WriteId,
+    Settings,
     clock::Timestamp,
     decision::TxnId,
+    layout::WriteId,
     testkit::{
         SeededGenerator, TestClock,
         rules::{self, Ages, ReadBack, Written},

@@ -5,8 +5,9 @@
 
 use crate::{finds, holds};
 use leasehold::{
-    Fence, Hour, Ttl, WriteId,
+    Fence, Hour, Ttl,
     clock::Timestamp,
+    layout::WriteId,
     testkit::rules::{self, Facts, ReadBack, Standing, Written},
 };
 use stateright::{Model, Property};

@@ -85,12 +85,12 @@ async fn count_decisions(place: &Place) -> Option<()> {
     let txn = decisions.begin();
     let (_, cost) = counting(&store, decisions.decide(txn, Decision::Commit)).await?;
     assert_eq!(cost, (2, 0), "deciding");
-    let (_, cost) = counting(&store, decisions.decision(txn)).await?;
+    let (_, cost) = counting(&store, decisions.get(txn)).await?;
     assert_eq!(cost, (0, 0), "what is known");
     let (_, cost) = counting(&other, others.decide(txn, Decision::Abort)).await?;
     assert_eq!(cost, (2, 1), "finding a decision");
     let third = place.open().await;
-    let (_, cost) = counting(&third, third.decisions().decision(txn)).await?;
+    let (_, cost) = counting(&third, third.decisions().get(txn)).await?;
     assert_eq!(cost, (0, 1), "reading one");
     Some(())
 }

@@ -94,7 +94,7 @@ async fn gather(place: &Place, lines: Vec<Line>, resource: Resource) -> Evidence
         if let Event::Answered { txn, .. } = &line.event
             && !decided.contains_key(txn)
         {
-            let answer = decisions.decision(txn.parse::<TxnId>().unwrap()).await.unwrap();
+            let answer = decisions.get(txn.parse::<TxnId>().unwrap()).await.unwrap();
             decided.insert(txn.clone(), Answer::from(answer));
         }
     }

@@ -69,7 +69,7 @@ pub(crate) async fn decisions_whose_time_is_over_are_deleted(place: Arc<Place>) 
     clock.advance(Duration::from_secs(14 * 3600));
     let report = store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!((report.of("decision").deleted, report.entries_deleted, report.failures), (10, 10, 0), "{report:?}");
-    assert_eq!(decisions.decision(txns[0]).await.unwrap(), Answer::Forgotten);
+    assert_eq!(decisions.get(txns[0]).await.unwrap(), Answer::Forgotten);
     let left: Vec<_> = place.names().await.into_iter().filter(|name| name.starts_with(".txn-decisions/")).collect();
     assert_eq!(left, [""; 0]);
 }

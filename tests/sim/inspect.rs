@@ -92,7 +92,7 @@ async fn tidied(store: Store, entries: u64, keys: Vec<(Place, u64)>, wild: bool)
 async fn forgotten(store: Store, txns: Vec<TxnId>) -> Result<Vec<String>> {
     let mut problems = Vec::new();
     for txn in txns {
-        let answer = store.decisions().decision(txn).await?;
+        let answer = store.decisions().get(txn).await?;
         if answer != Answer::Forgotten {
             problems.push(format!("I5: {txn} came too late, and is {answer:?}"));
         }

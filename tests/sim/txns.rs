@@ -85,7 +85,7 @@ impl Client {
     async fn read(&mut self, txn: TxnId) {
         let known = self.is_told(txn) && self.world.has_a_clock(self.machine);
         let decisions = self.decisions.clone();
-        if let Some(Ok(answer)) = self.patience(async move { decisions.decision(txn).await }).await {
+        if let Some(Ok(answer)) = self.patience(async move { decisions.get(txn).await }).await {
             self.world.note(format_args!("{} reads {txn}: {answer:?}", self.name));
             self.auditor.register(|register, now| register.answered(txn, answer, known, now));
         }

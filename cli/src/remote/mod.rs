@@ -13,9 +13,10 @@ use crate::{
     wire::{self, Problem, millis},
 };
 use leasehold::{
-    Clock, Key, KeyJson, LeaseId, Namespace, OsGenerator, SystemClock, Ttl,
+    Clock, Key, LeaseId, Namespace, OsGenerator, SystemClock,
     clock::Moment,
     decision::{Decision, TxnId},
+    layout::KeyJson,
 };
 use reqwest::{Client, Method, RequestBuilder, Url};
 use serde::{Serialize, de::DeserializeOwned};
@@ -273,12 +274,12 @@ impl Remote {
         &self,
         key: &Key,
         lease_id: &str,
-        ttl: Option<Ttl>,
+        ttl: Option<Duration>,
         once_within: Option<Duration>,
     ) -> Result<wire::Lease, Refused> {
         let KeyJson { key, key_b64 } = key.clone().into();
         let namespace = Some(self.namespace.to_string());
-        let ttl_ms = ttl.map(Ttl::as_millis);
+        let ttl_ms = ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
         let body = wire::Renew { namespace, key, key_b64, lease_id: lease_id.to_owned(), ttl_ms };
         let request = self.post("/v1/renew", &body);
         match once_within {

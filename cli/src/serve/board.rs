@@ -6,8 +6,9 @@ use crate::{
     wire::{HeldBy, KeyStatus, Lease, Problem},
 };
 use leasehold::{
-    Key, KeyJson, Namespace, Store,
+    Key, Namespace, Store,
     clock::{Clock, Timestamp},
+    layout::KeyJson,
     lease::{Grant, Status},
     store::{RequestKind, Requests},
 };

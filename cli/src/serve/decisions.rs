@@ -32,7 +32,7 @@ pub(super) async fn begin(State(app): State<App>) -> Json<Txn> {
     params(("txn" = String, Path, pattern = "^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$", description = "A UUID of version 7")),
     responses((status = 200, body = Txn, description = "What is known of it")))]
 pub(super) async fn read(State(app): State<App>, Transaction(txn): Transaction) -> Result<Json<Txn>, Problem> {
-    let answer = app.store.decisions().decision(begun(&app, txn)?).await?.into();
+    let answer = app.store.decisions().get(begun(&app, txn)?).await?.into();
     Ok(Json(Txn { txn: txn.to_string(), begun_ms: txn.begun().as_millis(), answer }))
 }
 

@@ -21,7 +21,7 @@ use axum::{
 };
 use futures_util::stream;
 use leasehold::{
-    Clock, Fence, Key, Leases, Ttl,
+    Clock, Fence, Key, Leases,
     lease::{Acquired, Grant, Renewed, Request},
 };
 use std::time::Duration;
@@ -202,7 +202,7 @@ pub(super) async fn renew(State(app): State<App>, Body(body): Body<Renew>) -> Re
     let namespace = wire::namespace(body.namespace.as_deref())?;
     let key = wire::key(body.key, body.key_b64)?;
     let name = board::name(&namespace, &key);
-    let ttl = body.ttl_ms.map(|ttl| Ttl::new(Duration::from_millis(ttl))).transpose()?;
+    let ttl = body.ttl_ms.map(Duration::from_millis);
     match app.store.leases(namespace)?.renew_by_id(&key, wire::lease_id(&body.lease_id)?, ttl).await? {
         Renewed::Renewed(grant) => {
             app.board.renewed(app.clock.wall(), &grant);

@@ -10,8 +10,9 @@ use super::{
 use crate::wire::{KeyStatus, Problem, SweepStatus, millis};
 use axum::extract::State;
 use leasehold::{
-    Clock, KeyJson,
+    Clock,
     clock::Moment,
+    layout::KeyJson,
     lease::MAX_TTL,
     store::{AnswerKind, RequestKind},
 };

@@ -200,7 +200,7 @@ impl Worker {
         };
         let began = micros();
         let answer = match self.pick(3) {
-            0 => decisions.decision(txn).await.map(Answer::from),
+            0 => decisions.get(txn).await.map(Answer::from),
             1 => decisions.decide(txn, Decision::Commit).await.map(Answer::from),
             _ => decisions.decide(txn, Decision::Abort).await.map(Answer::from),
         };

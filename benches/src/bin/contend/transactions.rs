@@ -66,7 +66,7 @@ impl Way {
                 if all[0].decide(txn, Decision::Commit).await? != Decided::Decision(Decision::Commit) {
                     return Err(format!("{txn} was decided by somebody else").into());
                 }
-                let answers = try_join_all(all[1..].iter().map(|participant| participant.decision(txn))).await?;
+                let answers = try_join_all(all[1..].iter().map(|participant| participant.get(txn))).await?;
                 match answers.iter().all(|answer| *answer == Answer::Committed) {
                     true => Ok(()),
                     false => Err(format!("{txn} was read as {answers:?}").into()),

@@ -4,11 +4,7 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "made by macros; a bench that fails is a failed bench")]
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
-use leasehold::{
-    Decoded, Key, Store,
-    decision::{Decision, TxnId},
-    testkit::bench::{self, Sample, SampleMarker},
-};
+use leasehold::{Decoded, Key, Store, decision::{Decision, TxnId}, internals::bench::{self, Sample, SampleMarker}};
 use leasehold_benches::{Ours, Raw, must, runtime, sample, some_key, some_time};
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload, memory::InMemory, path::Path};
 use std::{hint::black_box, sync::Arc, time::Duration};

@@ -49,8 +49,8 @@
 //! is full stops what would fill it further, and drops nothing.
 
 pub(crate) mod apply;
-#[cfg(any(test, feature = "testkit"))]
-pub mod fuzz;
+#[cfg(any(test, feature = "_internals"))]
+pub(crate) mod fuzz;
 pub(crate) mod id;
 pub(crate) mod layout;
 pub(crate) mod ledger;

@@ -102,7 +102,7 @@ pub(crate) struct Deleted {
 pub(crate) enum TimeSource {
     /// The `Date` of every answer.
     #[cfg_attr(
-        not(any(feature = "cloud", feature = "testkit")),
+        not(any(feature = "cloud", feature = "_internals")),
         allow(dead_code, reason = "only clouds answer over HTTP")
     )]
     Answers,

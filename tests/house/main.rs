@@ -15,7 +15,7 @@ use std::{env, fs, path::Path};
 
 /// From top to bottom. A room looks only at rooms that stand below its own line.
 const LAYERS: &[&[&str]] = &[
-    &["testkit"],
+    &["internals"],
     &["store"],
     &["decision", "job", "lease"],
     &["fsck", "sweep"],

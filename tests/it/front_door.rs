@@ -4,8 +4,8 @@ use crate::memory::{Memory, SECOND, settle};
 use leasehold::{
     Error, ErrorKind, Key,
     lease::{Guard, LossReason},
-    testkit::{Answer, Fault, Op, Rule},
 };
+use leasehold_testkit::{Answer, Fault, Op, Rule};
 use std::{
     future::pending,
     sync::{

@@ -1,6 +1,6 @@
 //! Everything that fuzzing was begun with, and what it found: see `fuzz/`.
 
-use leasehold::testkit::fuzz;
+use leasehold::internals::fuzz;
 use std::fs;
 
 /// Gives every file of a corpus to its target.

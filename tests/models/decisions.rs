@@ -8,11 +8,9 @@ use leasehold::{
     Settings, WriteId,
     clock::Timestamp,
     decision::TxnId,
-    testkit::{
-        SeededGenerator, TestClock,
-        rules::{self, Ages, ReadBack, Written},
-    },
+    internals::rules::{self, Ages, ReadBack, Written},
 };
+use leasehold_testkit::{SeededGenerator, TestClock};
 use stateright::{Model, Property};
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use crate::{finds, holds};
 use leasehold::{
     Fence, Hour, Ttl, WriteId,
     clock::Timestamp,
-    testkit::rules::{self, Facts, ReadBack, Standing, Written},
+    internals::rules::{self, Facts, ReadBack, Standing, Written},
 };
 use stateright::{Model, Property};
 use std::time::Duration;

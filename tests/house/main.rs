@@ -6,6 +6,7 @@
 
 mod graph;
 mod metrics;
+mod proto;
 mod source;
 mod words;
 

@@ -46,6 +46,16 @@ fn urls() {
 }
 
 #[test]
+fn segments() {
+    replay("segment", fuzz::segment);
+}
+
+#[test]
+fn ledgers() {
+    replay("ledger", fuzz::ledger);
+}
+
+#[test]
 fn settings() {
     replay("settings", |data| {
         fuzz::settings(data);

@@ -67,11 +67,11 @@
 //! - [`fsck`]: looking for damage, and repairing it.
 //! - [`layout`]: names and ids as they stand in the store, for tools that read it.
 //! - [`clock`] and [`Generator`]: time and randomness, which tests bring with them.
-//! - `testkit` (feature): conformance suite, fault store, S3 server, a clock that is moved by hand.
+//! - The crate `leasehold-testkit`: conformance suite, fault store, S3 server, a clock that is moved by hand.
 //!
 //! # Features
 //!
-//! `aws`, `azure` and `gcp` add the clouds; none is on by default. `testkit` adds the tools for tests.
+//! `aws`, `azure` and `gcp` add the clouds; none is on by default.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -86,6 +86,9 @@ mod generator;
 mod hour;
 mod id;
 mod index;
+#[cfg(feature = "_internals")]
+#[doc(hidden)]
+pub mod internals;
 #[allow(dead_code, unused_imports, reason = "what trackers, schedules and streams need of the pure rules comes next")]
 pub mod job;
 mod key;
@@ -99,8 +102,6 @@ mod shared;
 mod storage;
 pub mod store;
 pub mod sweep;
-#[cfg(feature = "testkit")]
-pub mod testkit;
 mod timing;
 mod ttl;
 
@@ -112,9 +113,6 @@ pub use generator::{Generator, OsGenerator};
 pub use hour::Hour;
 pub use id::{BootId, LeaseId};
 pub(crate) use id::{ProcessId, WriteId};
-#[cfg(feature = "testkit")]
-#[doc(hidden)]
-pub use job::fuzz as job_fuzz;
 pub use job::{JobId, Queue};
 pub(crate) use key::Decoded;
 pub use key::Key;
@@ -133,6 +131,29 @@ pub use ::tokio_util::sync::CancellationToken;
 #[doc = include_str!("../README.md")]
 mod readme {}
 
-#[cfg(all(doctest, feature = "testkit"))]
+#[cfg(doctest)]
 #[doc = include_str!("../docs/GUIDE.md")]
 mod guide {}
+
+#[cfg(test)]
+extern crate self as leasehold;
+
+/// Unit tests cannot use the crate `leasehold-testkit`: it implements the traits of the library that it depends on, which is
+/// another build than the one under test. So these files of it are compiled here once more.
+#[cfg(test)]
+#[path = "../testkit/src"]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "not every tool is used by unit tests")]
+mod testkit {
+    mod clock;
+    mod fault;
+    mod fault_store;
+    mod fronts;
+    mod generator;
+    mod objects;
+
+    pub use clock::TestClock;
+    pub use fault::{Answer, Fault, Faults, Flaw, Op, Rates, Rule};
+    pub use fault_store::FaultStore;
+    pub use generator::SeededGenerator;
+    pub use objects::{Applied, Observer};
+}

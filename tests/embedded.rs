@@ -6,12 +6,8 @@
 #[allow(dead_code, reason = "its main is for those who run it")]
 mod service;
 
-use leasehold::{
-    Store,
-    clock::Timestamp,
-    store::Probing,
-    testkit::{FaultStore, SeededGenerator, TestClock},
-};
+use leasehold::{Store, clock::Timestamp, store::Probing};
+use leasehold_testkit::{FaultStore, SeededGenerator, TestClock};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::{Value, json};
 use std::{net::SocketAddr, sync::Arc, time::Duration};

@@ -12,8 +12,8 @@ use leasehold::{
     lease::Request,
     store::Probing,
     sweep::{StoppedBy, SweepOptions},
-    testkit::{FaultStore, SeededGenerator, TestClock},
 };
+use leasehold_testkit::{FaultStore, SeededGenerator, TestClock};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use std::{
     sync::{

@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 use gungraun::prelude::*;
-use leasehold::{Key, testkit::bench::Sample};
+use leasehold::{Key, internals::bench::Sample};
 use leasehold_benches::{Ours, Raw, must, runtime, sample, some_key};
 use std::hint::black_box;
 use tokio::runtime::Runtime;

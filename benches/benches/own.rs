@@ -8,7 +8,7 @@ use leasehold::{
     Key, Store,
     decision::{Decision, TxnId},
     layout::Decoded,
-    testkit::bench::{self, Sample, SampleMarker},
+    internals::bench::{self, Sample, SampleMarker},
 };
 use leasehold_benches::{Ours, Raw, must, runtime, sample, some_key, some_time};
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload, memory::InMemory, path::Path};

@@ -2,12 +2,7 @@
 
 pub mod counted;
 
-use leasehold::{
-    Key, Leases, Store,
-    clock::Timestamp,
-    lease::{Acquired, Grant, Renewed, Request},
-    testkit::bench::Sample,
-};
+use leasehold::{Key, Leases, Store, clock::Timestamp, lease::{Acquired, Grant, Renewed, Request}, internals::bench::Sample};
 use object_store::{
     ObjectStore, PutMode, PutOptions, PutPayload, PutResult, UpdateVersion, memory::InMemory, path::Path,
 };

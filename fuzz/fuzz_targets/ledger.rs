@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| leasehold::job_fuzz::ledger(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| leasehold::internals::fuzz::ledger(data));

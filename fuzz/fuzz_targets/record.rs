@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| leasehold::testkit::fuzz::record(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| leasehold::internals::fuzz::record(data));

@@ -1,6 +1,6 @@
 #![no_main]
 
-use leasehold::testkit::fuzz;
+use leasehold::internals::fuzz;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     fuzz::settings(data);

@@ -128,29 +128,6 @@ fn everything(ledger: &Ledger) -> Vec<Vec<Op>> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
-    /// Gives every file of a corpus to its target.
-    fn replay(target: &str, check: impl Fn(&[u8])) {
-        let folder = format!("{}/fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
-        let files: Vec<_> = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect();
-        assert!(!files.is_empty(), "{folder} is empty");
-        for file in files {
-            println!("{}", file.display());
-            check(&fs::read(&file).unwrap());
-        }
-    }
-
-    #[test]
-    fn everything_that_fuzzing_segments_was_begun_with() {
-        replay("segment", super::segment);
-    }
-
-    #[test]
-    fn everything_that_fuzzing_ledgers_was_begun_with() {
-        replay("ledger", super::ledger);
-    }
-
     proptest::proptest! {
         #[test]
         fn a_ledger_with_some_bytes_changed_is_refused_or_harmless(

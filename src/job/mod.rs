@@ -56,8 +56,8 @@ mod committer;
 mod core;
 mod enqueue;
 mod fetch;
-#[cfg(any(test, feature = "testkit"))]
-pub mod fuzz;
+#[cfg(any(test, feature = "_internals"))]
+pub(crate) mod fuzz;
 pub(crate) mod id;
 mod inbox;
 mod info;

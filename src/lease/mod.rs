@@ -109,7 +109,7 @@ impl Leases {
         self.engine.cells.get(&self.namespace, key)
     }
 
-    #[cfg(feature = "testkit")]
+    #[cfg(feature = "_internals")]
     pub(crate) fn look_up(&self, key: &Key) {
         self.cell(key);
     }

@@ -1,4 +1,4 @@
-//! The protobuf messages of `proto/leasehold.proto`, kept in step with it by a test.
+//! The protobuf messages of `proto/leasehold.proto`, kept in step with it by `tests/house`.
 
 /// See `proto/leasehold.proto`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
@@ -89,54 +89,4 @@ pub(crate) struct Mark {
     pub(crate) since_ms: i64,
     #[prost(uint64, tag = "3")]
     pub(crate) interval_ms: u64,
-}
-
-#[cfg(test)]
-mod tests {
-    /// The fields as a `.proto` declares them, one line each.
-    fn declared() -> Vec<String> {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/proto/leasehold.proto");
-        let set = protox::compile([path], [concat!(env!("CARGO_MANIFEST_DIR"), "/proto")]).unwrap();
-        let mut fields = Vec::new();
-        for message in &set.file[0].message_type {
-            for field in &message.field {
-                let kind = field.r#type().as_str_name().trim_start_matches("TYPE_").to_lowercase();
-                let optional = field.proto3_optional() || kind == "message";
-                let (name, tag) = (field.name(), field.number());
-                fields.push(format!(
-                    "{} {name} {kind}{} {tag}",
-                    message.name(),
-                    if optional { " optional" } else { "" }
-                ));
-            }
-        }
-        fields
-    }
-
-    /// The same, as this file derives them.
-    fn derived() -> Vec<String> {
-        let source = include_str!("wire.rs");
-        let mut fields = Vec::new();
-        let (mut message, mut attribute) = (String::new(), String::new());
-        for line in source.lines().take_while(|line| !line.contains("cfg(test)")).map(str::trim) {
-            if let Some(rest) = line.strip_prefix("pub(crate) struct ") {
-                message = rest.trim_end_matches(" {").to_owned();
-            } else if let Some(rest) = line.strip_prefix("#[prost(") {
-                attribute = rest.trim_end_matches(")]").replace("bytes = \"bytes\"", "bytes");
-            } else if let Some(rest) = line.strip_prefix("pub(crate) ")
-                && let Some((name, _)) = rest.split_once(": ")
-            {
-                let parts: Vec<&str> = attribute.split(", ").collect();
-                let tag = parts.last().unwrap().trim_start_matches("tag = ").trim_matches('"');
-                fields.push(format!("{message} {name} {} {tag}", parts[..parts.len() - 1].join(" ")));
-            }
-        }
-        fields
-    }
-
-    #[test]
-    fn the_messages_are_those_of_the_proto_file() {
-        assert_eq!(derived(), declared());
-        assert_eq!(declared().len(), 33);
-    }
 }

@@ -107,7 +107,7 @@ pub(crate) struct Deleted {
 pub(crate) enum TimeSource {
     /// The `Date` of every answer.
     #[cfg_attr(
-        not(any(feature = "_cloud", feature = "testkit")),
+        not(any(feature = "_cloud", feature = "_internals")),
         allow(dead_code, reason = "only clouds answer over HTTP")
     )]
     Answers,

@@ -8,13 +8,13 @@ pub(crate) mod cas;
 mod clocks;
 mod counters;
 pub(crate) mod counting;
-#[cfg(feature = "testkit")]
+#[cfg(feature = "_internals")]
 mod dates;
 pub(crate) mod layout;
 pub(crate) mod listing;
 #[cfg_attr(
-    not(feature = "testkit"),
-    allow(dead_code, unreachable_pub, unused_imports, reason = "public in the testkit only")
+    not(feature = "_internals"),
+    allow(dead_code, unreachable_pub, unused_imports, reason = "public through `internals` only")
 )]
 pub(crate) mod local;
 mod memory;
@@ -32,7 +32,7 @@ pub(crate) use answer::blames_credentials;
 pub(crate) use backend::{Backend, Fetched, Version};
 pub use clocks::Clocks;
 pub(crate) use counters::{Counters, Counts};
-#[cfg(feature = "testkit")]
+#[cfg(feature = "_internals")]
 pub use dates::Dates;
 pub(crate) use listing::Walk;
 pub use meter::{AnswerKind, RequestKind, Requests};

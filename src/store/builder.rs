@@ -68,7 +68,7 @@ struct Declared {
     prefix: Option<String>,
     ordered: bool,
     our_time: bool,
-    #[cfg(feature = "testkit")]
+    #[cfg(feature = "_internals")]
     dates: Option<crate::storage::Dates>,
 }
 
@@ -80,7 +80,7 @@ impl Declared {
             (self.prefix.is_some(), "prefix (it is part of the URL)"),
             (self.ordered, "lists_in_order"),
             (self.our_time, "shares_our_clock"),
-            #[cfg(feature = "testkit")]
+            #[cfg(feature = "_internals")]
             (self.dates.is_some(), "dated_answers"),
         ];
         named.into_iter().find_map(|(said, name)| said.then_some(name))
@@ -152,7 +152,8 @@ impl StoreBuilder {
     }
 
     /// Declares that the answers of a store that was handed in say what time it is, as those over HTTP do.
-    #[cfg(feature = "testkit")]
+    #[cfg(feature = "_internals")]
+    #[doc(hidden)]
     pub fn dated_answers(mut self, dates: crate::storage::Dates) -> Self {
         self.declared.dates = Some(dates);
         self
@@ -185,7 +186,7 @@ impl StoreBuilder {
     }
 
     /// One more kind of record: swept, checked by fsck, counted and reported like those that the library has.
-    #[cfg(feature = "testkit")]
+    #[cfg(feature = "_internals")]
     #[doc(hidden)]
     pub fn kind(mut self, kind: Arc<dyn Kind>) -> Self {
         self.kinds.push(kind);
@@ -255,9 +256,9 @@ impl StoreBuilder {
                         "the option {key:?} has no meaning for a store that was handed in"
                     )));
                 }
-                #[cfg(feature = "testkit")]
+                #[cfg(feature = "_internals")]
                 let dated = self.declared.dates.as_ref().inspect(|dates| dates.tell(&meter)).is_some();
-                #[cfg(not(feature = "testkit"))]
+                #[cfg(not(feature = "_internals"))]
                 let dated = false;
                 let Declared { bulk, prefix, ordered, our_time, .. } = self.declared;
                 let prefix = prefix.unwrap_or_default();

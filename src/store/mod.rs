@@ -239,7 +239,7 @@ impl Store {
         self.kinds.iter().map(|kind| &kind.declaration().shared).collect()
     }
 
-    #[cfg(feature = "testkit")]
+    #[cfg(feature = "_internals")]
     pub(crate) fn backend(&self) -> &Arc<Backend> {
         &self.backend
     }
@@ -252,18 +252,18 @@ impl fmt::Display for Store {
 }
 
 /// What a process with these settings would write into an empty store.
-#[cfg(feature = "testkit")]
+#[cfg(feature = "_internals")]
 pub(crate) fn propose(settings: &Settings) -> Result<SharedSettings> {
     SharedSettings::propose(&our_rules(), &settings.shared())
 }
 
 /// What stands in a store.
-#[cfg(feature = "testkit")]
+#[cfg(feature = "_internals")]
 pub(crate) fn read(record: &crate::storage::store_json::StoreRecord) -> Result<SharedSettings> {
     SharedSettings::read(&our_rules(), record)
 }
 
-#[cfg(feature = "testkit")]
+#[cfg(feature = "_internals")]
 fn our_rules() -> Arc<[&'static Rules]> {
     StoreBuilder::default().declarations().iter().map(|kind| &kind.shared).collect()
 }

@@ -27,7 +27,7 @@ pub use handle::SweeperHandle;
 pub use history::{Run, SweeperState};
 pub use options::SweepOptions;
 pub use report::{Report, StoppedBy};
-#[cfg(feature = "testkit")]
+#[cfg(feature = "_internals")]
 pub(crate) use run::due;
 pub(crate) use run::{Sweeper, Turn, TurnTaken};
 pub use runner::RunningSweeper;

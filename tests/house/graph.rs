@@ -75,10 +75,10 @@ impl Graph {
                 rooms.into_iter().map(String::as_str).collect()
             };
             rooms.extend((!small.is_empty()).then_some(values));
-            writeln!(text, "{room:9}-> {}", rooms.join(" ")).unwrap();
+            writeln!(text, "{room:10}-> {}", rooms.join(" ")).unwrap();
         }
         let small: Vec<&str> = self.0.keys().map(String::as_str).filter(|room| !named.contains(room)).collect();
-        writeln!(text, "{values:9}=  {}\n```", small.join(" ")).unwrap();
+        writeln!(text, "{values:10}=  {}\n```", small.join(" ")).unwrap();
         text
     }
 }

@@ -6,6 +6,7 @@
 
 mod graph;
 mod metrics;
+mod proto;
 mod source;
 mod words;
 
@@ -15,7 +16,7 @@ use std::{env, fs, path::Path};
 
 /// From top to bottom. A room looks only at rooms that stand below its own line.
 const LAYERS: &[&[&str]] = &[
-    &["testkit"],
+    &["internals"],
     &["store"],
     &["job"],
     &["decision", "lease"],

@@ -9,8 +9,8 @@ use leasehold::{
         RequestKind::{Get, Put},
         Requests,
     },
-    testkit::{Fault, Op, Rule},
 };
+use leasehold_testkit::{Fault, Op, Rule};
 use std::time::Duration;
 
 /// Writes, reads.

@@ -4,10 +4,8 @@
 //! on it: it calls a write that it sent twice a conflict, and says of a timeout nothing at all.
 
 use crate::common::Bed;
-use leasehold::{
-    ErrorKind,
-    testkit::{Answer, Fault, Op, Reading, Register, Rule, Verdict},
-};
+use leasehold::ErrorKind;
+use leasehold_testkit::{Answer, Fault, Op, Reading, Register, Rule, Verdict};
 use std::time::Duration;
 
 fn won(verdict: Verdict) -> (Reading, u32) {

@@ -5,8 +5,8 @@ use leasehold::{
     clock::Timestamp,
     lease::{Acquired, Grant, Leases, Request},
     store::{Probing, Requests},
-    testkit::{FaultStore, S3Server, SeededGenerator, TestClock},
 };
+use leasehold_testkit::{FaultStore, S3Server, SeededGenerator, TestClock};
 use std::{sync::Arc, time::Duration};
 
 /// 2026-01-01T00:30:00Z: the middle of an hour.

@@ -11,8 +11,8 @@ use crate::{
 use leasehold::{
     Fence,
     lease::{Acquired, Locked, Request},
-    testkit::{Answer, Fault, Op, Rule},
 };
+use leasehold_testkit::{Answer, Fault, Op, Rule};
 use std::time::Duration;
 
 const INDEX: &str = ".lease-index";

@@ -14,8 +14,8 @@ use leasehold::{
         RequestKind::{self, Delete, Get, Put},
     },
     sweep::SweepOptions,
-    testkit::{Answer as Reply, Fault, Op, Rates, Rule, S3Server, SeededGenerator, TestClock},
 };
+use leasehold_testkit::{Answer as Reply, Fault, Op, Rates, Rule, S3Server, SeededGenerator, TestClock};
 use proptest::prelude::*;
 use std::{
     collections::BTreeSet,

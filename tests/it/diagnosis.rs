@@ -5,8 +5,8 @@ use leasehold::{
     ErrorKind, Store,
     clock::Clock,
     store::{Check, Diagnosis, Verdict},
-    testkit::{Answer, Fault, FaultStore, Flaw, FlawedStore, Op, Rule, S3Server, TestClock},
 };
+use leasehold_testkit::{Answer, Fault, FaultStore, Flaw, FlawedStore, Op, Rule, S3Server, TestClock};
 use std::{sync::Arc, time::Duration};
 
 async fn diagnose(objects: &FaultStore, clock: &TestClock) -> Diagnosis {

@@ -9,8 +9,8 @@ use leasehold::{
     Leases,
     lease::{Campaign, Election, Leadership, Request},
     store::RequestKind,
-    testkit::{Answer, Fault, Op, Rule},
 };
+use leasehold_testkit::{Answer, Fault, Op, Rule};
 use std::time::Duration;
 use tokio::sync::mpsc::unbounded_channel;
 

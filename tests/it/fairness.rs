@@ -7,8 +7,8 @@ use leasehold::{
     Leases, Store, SystemClock,
     lease::{Acquired, Locked, Request},
     store::{AnswerKind, Probing},
-    testkit::S3Server,
 };
+use leasehold_testkit::S3Server;
 use std::{
     sync::{
         Arc,

@@ -7,8 +7,8 @@ use crate::{
 use leasehold::{
     Error, ErrorKind, Key,
     lease::{Guard, LossReason},
-    testkit::{Answer, Fault, Op, Rule},
 };
+use leasehold_testkit::{Answer, Fault, Op, Rule};
 use std::{
     future::pending,
     sync::{

@@ -10,8 +10,8 @@ use leasehold::{
     clock::{Clock, Timestamp},
     lease::{Acquired, Guard, Loss, Request},
     store::RequestKind,
-    testkit::{Answer, Fault, FaultStore, Op, Rule, SeededGenerator, TestClock},
 };
+use leasehold_testkit::{Answer, Fault, FaultStore, Op, Rule, SeededGenerator, TestClock};
 use std::{sync::Arc, time::Duration};
 use tokio::runtime::Handle;
 

@@ -10,8 +10,8 @@ use leasehold::{
     Leases,
     lease::{Acquired, Guard, Locked, LossReason, Renewed, Request},
     store::RequestKind,
-    testkit::{Answer, Applied, Fault, Op, Rule},
 };
+use leasehold_testkit::{Answer, Applied, Fault, Op, Rule};
 use std::{
     future::Future,
     pin::Pin,

@@ -4,10 +4,8 @@ use crate::{
     common::{key, noon, request},
     processes::{World, granted, settle, start},
 };
-use leasehold::{
-    sweep::SweepOptions,
-    testkit::{Answer, Fault, Op, Rule, TestClock},
-};
+use leasehold::sweep::SweepOptions;
+use leasehold_testkit::{Answer, Fault, Op, Rule, TestClock};
 use std::{pin::pin, time::Duration};
 
 /// From the middle of an hour until that hour has been swept.

@@ -8,8 +8,8 @@ use leasehold::{
     ErrorKind, Key, Leases, Store,
     lease::Status,
     store::{AnswerKind, Probing, RequestKind},
-    testkit::{Answer, Fault, FaultStore, Op, Rule, SeededGenerator, TestClock},
 };
+use leasehold_testkit::{Answer, Fault, FaultStore, Op, Rule, SeededGenerator, TestClock};
 use std::{collections::BTreeSet, sync::Arc};
 
 /// Keys that some store, file system or careless encoding takes for another one, or for a place that is not ours.

@@ -5,8 +5,8 @@ use leasehold::{
     Leases, Store,
     lease::{Guard, Locked, Request},
     store::{Probing, RequestKind},
-    testkit::{FaultStore, SeededGenerator, TestClock},
 };
+use leasehold_testkit::{FaultStore, SeededGenerator, TestClock};
 use std::{sync::Arc, time::Duration};
 
 /// A store, and a process that uses it.

@@ -10,8 +10,8 @@ use leasehold::{
     Clock, ErrorKind, Hour, Key, LeaseId, Leases, Ttl,
     clock::{Moment, Timestamp},
     lease::{Acquired, Grant, Renewed, Request, Status},
-    testkit::{Answer, Applied, Fault, Rates, SeededGenerator, TestClock},
 };
+use leasehold_testkit::{Answer, Applied, Fault, Rates, SeededGenerator, TestClock};
 use proptest::{
     collection::vec,
     option,

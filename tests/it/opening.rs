@@ -8,10 +8,10 @@ use crate::{
 use leasehold::{
     ErrorKind, Key, Settings, Store,
     store::{Probing, RequestKind},
-    testkit::{
-        Answer, Fault, FaultStore, Flaw, FlawedStore, Op, Rule, S3Server, SeededGenerator, TestClock, conformance,
-        conformance_of,
-    },
+};
+use leasehold_testkit::{
+    Answer, Fault, FaultStore, Flaw, FlawedStore, Op, Rule, S3Server, SeededGenerator, TestClock, conformance,
+    conformance_of,
 };
 use object_store::{ObjectStore, memory::InMemory};
 use std::{

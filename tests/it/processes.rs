@@ -6,8 +6,8 @@ use leasehold::{
     clock::{Clock, Timestamp},
     lease::{Acquired, Grant, Held, Holder, Loss, Renewed},
     store::Probing,
-    testkit::{FaultStore, SeededGenerator, TestClock},
 };
+use leasehold_testkit::{FaultStore, SeededGenerator, TestClock};
 use std::{pin::pin, sync::Arc, task::Poll, time::Duration};
 
 /// How far clocks may differ in these tests: the default.

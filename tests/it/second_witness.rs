@@ -9,8 +9,8 @@ use leasehold::{
     clock::{Clock, Timestamp},
     lease::{Acquired, Grant, Request},
     store::{Probing, RequestKind},
-    testkit::{S3Server, SeededGenerator, TestClock},
 };
+use leasehold_testkit::{S3Server, SeededGenerator, TestClock};
 use std::{path::Path, sync::Arc, time::Duration};
 
 const SECOND: Duration = Duration::from_secs(1);

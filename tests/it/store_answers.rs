@@ -12,8 +12,8 @@ use leasehold::{
     clock::{Clock, Timestamp},
     lease::{Guard, Locked, Request},
     store::{AnswerKind, RequestKind},
-    testkit::{Answer, Fault, Op, Rule},
 };
+use leasehold_testkit::{Answer, Fault, Op, Rule};
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex},
@@ -733,7 +733,7 @@ async fn a_short_lease_is_kept_beside_a_long_one() {
 #[tokio::test]
 async fn a_lease_is_written_in_whole_milliseconds_and_believed_in_as_it_is_written() {
     let world = World::new();
-    let clock = leasehold::testkit::TestClock::at(Timestamp::from_micros(noon().as_micros() + 999));
+    let clock = leasehold_testkit::TestClock::at(Timestamp::from_micros(noon().as_micros() + 999));
     let process = world.process_on(&clock).await;
     let grant = granted(process.leases.acquire(&key("a"), &request()).await);
     assert_eq!(grant.expires_at(), noon().plus(TTL));

@@ -15,8 +15,8 @@ use leasehold::{
     lease::{Grant, Leases},
     store::Probing,
     sweep::SweepOptions,
-    testkit::{FaultStore, SeededGenerator, TestClock},
 };
+use leasehold_testkit::{FaultStore, SeededGenerator, TestClock};
 use std::{sync::Arc, time::Duration};
 
 /// From the middle of an hour until that hour may be swept, and half an hour more.

@@ -72,7 +72,7 @@ async fn its_records_are_swept_beside_those_of_the_others_and_told_apart() {
 
 #[tokio::test]
 async fn an_entry_stays_until_everything_that_goes_first_is_known_to_be_gone() {
-    use leasehold::testkit::{Answer, Fault, Op, Rule};
+    use leasehold_testkit::{Answer, Fault, Op, Rule};
     let world = World::new();
     let (process, _) = open(&world).await;
     notes::write(&world.objects, "default", "ended", world.clock.wall());

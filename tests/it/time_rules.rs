@@ -12,8 +12,8 @@ use leasehold::{
     clock::{Clock, Timestamp},
     lease::{Acquired, Locked, Request},
     store::Probing,
-    testkit::{Answer, Fault, Op, Rule, S3Server, TestClock},
 };
+use leasehold_testkit::{Answer, Fault, Op, Rule, S3Server, TestClock};
 use std::{pin::pin, sync::Arc, time::Duration};
 
 const HOUR: i64 = 3_600_000;

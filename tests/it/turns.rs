@@ -9,8 +9,8 @@ use leasehold::{
     lease::Grant,
     store::{AnswerKind, RequestKind},
     sweep::SweepOptions,
-    testkit::{Fault, Op, Rule},
 };
+use leasehold_testkit::{Fault, Op, Rule};
 use std::time::Duration;
 
 /// Makes a poller of `waiting` put its mark into the record while `holder` passes the lease from hand to hand.

@@ -3,7 +3,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "drives real processes")]
 
-use leasehold::testkit::LocalDirectory;
+use leasehold_testkit::LocalDirectory;
 use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, UpdateVersion, path::Path};
 use sha2::{Digest, Sha256};
 use std::{

@@ -5,8 +5,8 @@ use leasehold::{
     Clock, Leases, Settings,
     lease::{Acquired, Grant, Held, Renewed, Request},
     store::RequestKind,
-    testkit::{Answer, Fault, Op, Rule},
 };
+use leasehold_testkit::{Answer, Fault, Op, Rule};
 use std::{
     future::{Future, poll_fn},
     pin::Pin,

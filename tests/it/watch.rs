@@ -5,11 +5,8 @@ use crate::{
     memory::{Memory, SECOND, lock, settle},
 };
 use futures_util::StreamExt;
-use leasehold::{
-    ErrorKind, Result,
-    lease::Status,
-    testkit::{Answer, Fault, Op, Rule},
-};
+use leasehold::{ErrorKind, Result, lease::Status};
+use leasehold_testkit::{Answer, Fault, Op, Rule};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// Watches from a task of its own.

@@ -1,6 +1,6 @@
 //! Everything that fuzzing was begun with, and what it found: see `fuzz/`.
 
-use leasehold::testkit::fuzz;
+use leasehold::internals::fuzz;
 use std::fs;
 
 /// Gives every file of a corpus to its target.
@@ -43,6 +43,16 @@ fn keys() {
 #[test]
 fn urls() {
     replay("url", fuzz::url);
+}
+
+#[test]
+fn segments() {
+    replay("segment", fuzz::segment);
+}
+
+#[test]
+fn ledgers() {
+    replay("ledger", fuzz::ledger);
 }
 
 #[test]

@@ -9,11 +9,9 @@ use leasehold::{
     clock::Timestamp,
     decision::TxnId,
     layout::WriteId,
-    testkit::{
-        SeededGenerator, TestClock,
-        rules::{self, Ages, ReadBack, Written},
-    },
+    internals::rules::{self, Ages, ReadBack, Written},
 };
+use leasehold_testkit::{SeededGenerator, TestClock};
 use stateright::{Model, Property};
 use std::time::Duration;
 

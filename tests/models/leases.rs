@@ -8,7 +8,7 @@ use leasehold::{
     Fence, Hour, Ttl,
     clock::Timestamp,
     layout::WriteId,
-    testkit::rules::{self, Facts, ReadBack, Standing, Written},
+    internals::rules::{self, Facts, ReadBack, Standing, Written},
 };
 use stateright::{Model, Property};
 use std::time::Duration;

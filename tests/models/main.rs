@@ -1,6 +1,6 @@
 //! Small models of the two protocols, each gone through state by state, and what fuzzing has kept: see `docs/TESTING.md`.
 //!
-//! The models have no rules of their own where the code has a function for one: they call `leasehold::testkit::rules`.
+//! The models have no rules of their own where the code has a function for one: they call `leasehold::internals::rules`.
 //! Bugs in those are put into a copy of the library by `tests/planted/run`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "these are tests")]

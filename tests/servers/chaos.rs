@@ -16,7 +16,8 @@ use self::{
     resource::Resource,
 };
 use crate::place::{self, Kind, Place, brief, granted, key, long_ago, now, settings, sweep};
-use leasehold::{SystemClock, decision::TxnId, testkit::TestClock};
+use leasehold::{SystemClock, decision::TxnId};
+use leasehold_testkit::TestClock;
 use std::{
     collections::{BTreeMap, BTreeSet},
     env,

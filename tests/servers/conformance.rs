@@ -1,7 +1,8 @@
 //! The contract of compare-and-swap, and the probe that every process relies on.
 
 use crate::place::{Place, report};
-use leasehold::{store::Probing, testkit::conformance_of};
+use leasehold::store::Probing;
+use leasehold_testkit::conformance_of;
 use std::sync::Arc;
 
 pub(crate) async fn keeps_the_contract(place: Arc<Place>) {

@@ -2,10 +2,8 @@
 
 use crate::place::{Place, now};
 use futures_util::future::join_all;
-use leasehold::{
-    decision::{Answer, Decided, Decision},
-    testkit::TestClock,
-};
+use leasehold::decision::{Answer, Decided, Decision};
+use leasehold_testkit::TestClock;
 use std::{sync::Arc, time::Duration};
 
 pub(crate) async fn the_first_decision_stands_for_everybody(place: Arc<Place>) {

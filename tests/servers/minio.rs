@@ -11,8 +11,8 @@ use leasehold::{
     decision::{Decided, Decision},
     store::{Probing, RequestKind::List},
     sweep::SweepOptions,
-    testkit::TestClock,
 };
+use leasehold_testkit::TestClock;
 use std::{
     env,
     process::Command,

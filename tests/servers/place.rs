@@ -6,8 +6,8 @@ use leasehold::{
     clock::Timestamp,
     lease::{Acquired, Grant, Request},
     sweep::{Report, SweepOptions},
-    testkit::{LocalDirectory, Proxy, S3Server, TestClock},
 };
+use leasehold_testkit::{LocalDirectory, Proxy, S3Server, TestClock};
 use object_store::{ObjectStore, memory::InMemory, path::Path};
 use std::{env, fmt::Write as _, io::Write as _, panic, sync::Arc, time::Duration};
 use tempfile::TempDir;

@@ -5,8 +5,8 @@ use futures_util::future::join_all;
 use leasehold::{
     Generator, Key, Leases, SystemClock,
     lease::{Acquired, Renewed, Request},
-    testkit::{Answer, Fault, Proxy, Rates, SeededGenerator},
 };
+use leasehold_testkit::{Answer, Fault, Proxy, Rates, SeededGenerator};
 use std::{
     collections::BTreeSet,
     env,

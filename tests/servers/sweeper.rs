@@ -6,8 +6,8 @@ use leasehold::{
     Namespace,
     decision::{Answer, Decision},
     sweep::{StoppedBy, SweepOptions},
-    testkit::TestClock,
 };
+use leasehold_testkit::TestClock;
 use std::{sync::Arc, time::Duration};
 
 fn at_once() -> SweepOptions {

@@ -11,8 +11,8 @@ use leasehold::{
         Chore, Content, Context, Damage, Declaration, Entry, Finding, Folder, Kind, Name, Object, Rules, SharedSetting,
         Step, Verdict,
     },
-    testkit::FaultStore,
 };
+use leasehold_testkit::FaultStore;
 use std::{
     sync::{
         Arc,

@@ -7,12 +7,8 @@ use crate::{
     register::Register,
     world::{SKEW_MICROS, World},
 };
-use leasehold::{
-    Hour, Key, LeaseId,
-    clock::Timestamp,
-    decision::TxnId,
-    testkit::{Applied, Op},
-};
+use leasehold::{Hour, Key, LeaseId, clock::Timestamp, decision::TxnId};
+use leasehold_testkit::{Applied, Op};
 use prost::Message;
 use std::{
     collections::{BTreeMap, BTreeSet},

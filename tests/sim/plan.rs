@@ -5,11 +5,8 @@ use crate::{
     profile::Profile,
     world::{SECOND, SKEW_MICROS, Stalls},
 };
-use leasehold::{
-    Settings,
-    clock::Timestamp,
-    testkit::{Answer, Fault, Rates},
-};
+use leasehold::{Settings, clock::Timestamp};
+use leasehold_testkit::{Answer, Fault, Rates};
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use std::{collections::BTreeSet, fmt, str::FromStr, time::Duration};
 

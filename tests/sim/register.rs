@@ -5,8 +5,8 @@ use leasehold::{
     Hour,
     clock::Timestamp,
     decision::{Answer, Decision, TxnId},
-    testkit::{Applied, Op},
 };
+use leasehold_testkit::{Applied, Op};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -9,11 +9,8 @@ use crate::{
     wire::Wire,
     world::{SECOND, STORE, World},
 };
-use leasehold::{
-    Clock, Result, Store, StoreBuilder,
-    store::Probing,
-    testkit::{Answer as Status, Dates, Fault, FaultStore, Op, Rule, SeededGenerator},
-};
+use leasehold::{Clock, Result, Store, StoreBuilder, store::Probing};
+use leasehold_testkit::{Answer as Status, Dates, Fault, FaultStore, Op, Rule, SeededGenerator};
 use std::{
     collections::BTreeMap,
     sync::{

@@ -6,11 +6,8 @@ use crate::{
 };
 use async_trait::async_trait;
 use futures_util::{StreamExt, TryStreamExt, stream, stream::BoxStream};
-use leasehold::{
-    Clock,
-    clock::Timestamp,
-    testkit::{Dates, FaultStore},
-};
+use leasehold::{Clock, clock::Timestamp};
+use leasehold_testkit::{Dates, FaultStore};
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, path::Path,

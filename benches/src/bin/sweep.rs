@@ -11,12 +11,8 @@
 #![allow(clippy::print_stdout, reason = "prints figures")]
 
 use futures_util::TryStreamExt;
-use leasehold::{
-    Clock, Key, Settings, Store,
-    lease::Request,
-    sweep::SweepOptions,
-    testkit::{TestClock, bench::Sample},
-};
+use leasehold::{Clock, Key, Settings, Store, lease::Request, sweep::SweepOptions, internals::bench::Sample};
+use leasehold_testkit::TestClock;
 use leasehold_benches::{
     Arguments, Result, acquired,
     counted::{Counted, Counts},

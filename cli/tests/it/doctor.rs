@@ -1,10 +1,8 @@
 //! `doctor` against a server on which everything can be broken: each thing is found, and what to do is said.
 
 use crate::home::{Home, Ran};
-use leasehold::{
-    SystemClock,
-    testkit::{Flaw, Op, S3Server},
-};
+use leasehold::SystemClock;
+use leasehold_testkit::{Flaw, Op, S3Server};
 use std::sync::Arc;
 
 /// A server, and a user who knows its credentials.

@@ -3,10 +3,8 @@
 //! `LEASEHOLD_LOAD_SECONDS=60` makes the first one long enough to see memory grow, if it did.
 
 use crate::common::{Answer, Service};
-use leasehold::{
-    SystemClock,
-    testkit::{Fault, Op, Rule, S3Server},
-};
+use leasehold::SystemClock;
+use leasehold_testkit::{Fault, Op, Rule, S3Server};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use std::{

@@ -43,7 +43,7 @@ const DELETES: usize = 256;
 /// ```
 /// # fn main() -> leasehold::Result<()> {
 /// # let dir = tempfile::tempdir().expect("a temporary directory");
-/// let store = leasehold::testkit::LocalDirectory::open(dir.path().join("store"))?;
+/// let store = leasehold::internals::LocalDirectory::open(dir.path().join("store"))?;
 /// # drop(store);
 /// # Ok(())
 /// # }

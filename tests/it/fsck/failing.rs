@@ -5,11 +5,8 @@ use crate::{
     common::{key, request},
     processes::{MILLI, World, granted, lost, moving, record_name, renewed},
 };
-use leasehold::{
-    Clock, ErrorKind,
-    fsck::Damage,
-    testkit::{Answer, Fault, Op, Rule},
-};
+use leasehold::{Clock, ErrorKind, fsck::Damage};
+use leasehold_testkit::{Answer, Fault, Op, Rule};
 
 const DENIED: Fault = Fault::Refuse(Answer::Status(403));
 const FAILED: Fault = Fault::Refuse(Answer::Status(500));

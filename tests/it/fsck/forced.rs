@@ -4,11 +4,8 @@ use crate::{
     common::{key, request},
     processes::{MILLI, World, granted, lost, moving, record_name, start},
 };
-use leasehold::{
-    ErrorKind,
-    clock::Clock,
-    testkit::{Answer, Fault, Op, Rule, TestClock},
-};
+use leasehold::{ErrorKind, clock::Clock};
+use leasehold_testkit::{Answer, Fault, Op, Rule, TestClock};
 use std::time::Duration;
 
 #[tokio::test]

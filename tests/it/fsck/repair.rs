@@ -11,8 +11,8 @@ use leasehold::{
     decision::{Decided, Decision},
     fsck::{Damage, FsckOptions},
     sweep::SweepOptions,
-    testkit::{Answer, Fault, Op, Rule},
 };
+use leasehold_testkit::{Answer, Fault, Op, Rule};
 use std::{
     sync::{
         Arc,
@@ -434,7 +434,7 @@ async fn a_decision_that_cannot_be_read_is_left_and_one_without_its_entry_gets_i
 #[tokio::test]
 async fn a_machine_with_a_wrong_clock_looks_and_repairs_nothing() {
     let world = World::new();
-    let late = leasehold::testkit::TestClock::at(world.clock.wall().plus(Duration::from_secs(24 * 3600)));
+    let late = leasehold_testkit::TestClock::at(world.clock.wall().plus(Duration::from_secs(24 * 3600)));
     let operator = world.process_that_asks_the_time(&late).await;
     world.objects.put_object(&record_name("x"), "nonsense");
     assert_eq!(look(&operator.store).await.findings.iter().filter(|found| found.name.contains("meta/x")).count(), 1);

@@ -6,8 +6,8 @@ use leasehold::{
     decision::{self, Decided, Decision, MARKER_RETENTION, MAX_TXN_AGE},
     lease::MAX_TTL,
     store::{MARGIN, Probing, SharedSettingsChange},
-    testkit::{Answer, Fault, Op, Rule},
 };
+use leasehold_testkit::{Answer, Fault, Op, Rule};
 use std::{sync::Arc, time::Duration};
 
 fn longer(hours: u64) -> SharedSettingsChange {

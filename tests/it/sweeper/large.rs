@@ -11,8 +11,8 @@ use leasehold::{
     fsck::FsckOptions,
     store::{Probing, RequestKind::List},
     sweep::StoppedBy,
-    testkit::{Fault, FaultStore, Op, Rule, SeededGenerator, TestClock},
 };
+use leasehold_testkit::{Fault, FaultStore, Op, Rule, SeededGenerator, TestClock};
 use std::{pin::pin, sync::Arc};
 
 /// More than the half minute that a request for a page may take, at a second for each thousand.

@@ -12,8 +12,8 @@ use leasehold::{
     clock::{Clock, Moment, Timestamp},
     store::Probing,
     sweep::StoppedBy,
-    testkit::{Fault, FaultStore, Op, Rule, SeededGenerator, TestClock},
 };
+use leasehold_testkit::{Fault, FaultStore, Op, Rule, SeededGenerator, TestClock};
 use std::{
     sync::{
         Arc,

@@ -12,8 +12,8 @@ use leasehold::{
     lease::{Renewed, Request},
     store::RequestKind::{Get, Put},
     sweep::{Report, StoppedBy},
-    testkit::{Answer, Applied, Fault, FaultStore, Op, Rates, Rule, SeededGenerator, TestClock},
 };
+use leasehold_testkit::{Answer, Applied, Fault, FaultStore, Op, Rates, Rule, SeededGenerator, TestClock};
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex},

@@ -12,8 +12,8 @@ use leasehold::{
     clock::Clock,
     store::RequestKind::{Get, List},
     sweep::{StoppedBy, SweepOptions, SweepSettings},
-    testkit::{Answer, Fault, Op, Rule},
 };
+use leasehold_testkit::{Answer, Fault, Op, Rule};
 use std::{sync::Arc, time::Duration};
 
 const TENTH: Duration = Duration::from_millis(100);
@@ -465,7 +465,7 @@ async fn a_clock_that_was_a_day_ahead_and_is_mended_costs_the_sweeper_no_day() {
     let world = World::new();
     file_stale(&world.objects, "default", 3);
     world.clock.advance(PAST);
-    let clock = leasehold::testkit::TestClock::at(world.clock.wall());
+    let clock = leasehold_testkit::TestClock::at(world.clock.wall());
     let store = Store::builder().object_store(Arc::new(world.objects.clone())).lists_in_order();
     let store = store.clock(Arc::new(clock.clone())).settings(settings(|_| {})).open().await.unwrap();
     let _sweeper = store.sweeper().start();

@@ -7,8 +7,8 @@ use leasehold::{
     Generator, Hour, Leases, Settings, Store,
     clock::Clock,
     lease::{Acquired, Grant, Renewed, Request},
-    testkit::{Fault, Rates, SeededGenerator, TestClock},
 };
+use leasehold_testkit::{Fault, Rates, SeededGenerator, TestClock};
 use std::{
     collections::BTreeSet,
     sync::{

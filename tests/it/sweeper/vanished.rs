@@ -7,7 +7,8 @@ use futures_util::{
     StreamExt,
     stream::{self, BoxStream},
 };
-use leasehold::{Store, decision::Decision, store::Probing, testkit::FaultStore};
+use leasehold::{Store, decision::Decision, store::Probing};
+use leasehold_testkit::FaultStore;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, path::Path,

@@ -5,10 +5,8 @@ use super::{
     worker::{ORDERS, Orders},
 };
 use crate::place::Place;
-use leasehold::{
-    Clock, Generator, SystemClock,
-    testkit::{Answer, Fault, Proxy, Rates, SeededGenerator},
-};
+use leasehold::{Clock, Generator, SystemClock};
+use leasehold_testkit::{Answer, Fault, Proxy, Rates, SeededGenerator};
 use std::{
     env,
     fmt::{self, Write as _},

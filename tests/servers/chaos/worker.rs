@@ -13,8 +13,8 @@ use leasehold::{
     decision::{Decision, TxnId},
     lease::{Guard, Leases, Locked, Request},
     sweep::SweepOptions,
-    testkit::SeededGenerator,
 };
+use leasehold_testkit::SeededGenerator;
 use serde::{Deserialize, Serialize};
 use std::{
     env,

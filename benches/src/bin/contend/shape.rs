@@ -4,12 +4,8 @@
 use crate::{Result, TTL, Task, wall};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
-use leasehold::{
-    Key, Store,
-    decision::Decision,
-    lease::{Acquired, Request},
-    testkit::TestClock,
-};
+use leasehold::{Key, Store, decision::Decision, lease::{Acquired, Request}};
+use leasehold_testkit::TestClock;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload, memory::InMemory, path::Path};
 use std::sync::Arc;
 

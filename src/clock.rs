@@ -77,7 +77,7 @@ impl Timestamp {
         Duration::from_micros(self.0.abs_diff(other.0))
     }
 
-    /// The same instant for calendars; `None` outside the years that they cover.
+    /// This instant as a calendar date and time; `None` outside the years that they cover.
     pub fn to_datetime(self) -> Option<DateTime<Utc>> {
         DateTime::from_timestamp_micros(self.0)
     }

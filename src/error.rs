@@ -13,7 +13,7 @@ pub enum ErrorKind {
     Config,
     /// The store refuses these credentials or this action: fix the permissions.
     Denied,
-    /// This machine's clock and the store's differ by more than clocks may: mend the clock. Until then nothing is
+    /// This machine's clock and the store's differ by more than clocks may: correct the clock. Until then nothing is
     /// granted, taken over, decided or deleted; renewing, releasing and reading go on.
     Clock,
     /// Another process holds the key, and the time that was given for waiting is over: wait longer, or do without.
@@ -88,7 +88,7 @@ impl Error {
         Self { kind, message: message.into(), source: None, without_effect: false }
     }
 
-    /// The same error of a write that has certainly changed nothing.
+    /// Marks it as the error of a write that has certainly changed nothing.
     pub(crate) fn without_effect(mut self) -> Self {
         self.without_effect = true;
         self
@@ -124,7 +124,7 @@ impl Error {
         self
     }
 
-    /// The same error; if a write before it is in doubt, one that says so, whatever came after: a caller that is told of
+    /// This error; if a write before it is in doubt, one that says so, whatever came after: a caller that is told of
     /// its clock, or of its permissions, would take it that nothing has happened.
     pub(crate) fn in_doubt(self, in_doubt: bool, what: impl fmt::Display, done: &str) -> Self {
         if !in_doubt || self.kind == ErrorKind::Unknown {
@@ -133,7 +133,7 @@ impl Error {
         Self::unknown(format!("whether {what} was {done} is not known: {self}")).with_source(self)
     }
 
-    /// The same error, with a sentence in front that says what was being done.
+    /// This error, with a sentence in front that says what was being done.
     pub(crate) fn while_doing(mut self, what: impl fmt::Display) -> Self {
         self.message = format!("{what}: {}", self.message);
         self

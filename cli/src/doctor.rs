@@ -140,7 +140,7 @@ fn verdict(verdict: Verdict) -> (&'static str, &'static str) {
 
 fn shown(check: &Check, config: &Config) -> ShownCheck {
     let detail = match (&check.result, check.name) {
-        (None, _) => "because of what failed before".to_owned(),
+        (None, _) => "an earlier check failed".to_owned(),
         (Some(Ok(())), "credentials") => "the store knows them".to_owned(),
         (Some(Ok(())), "reach") => "it answers".to_owned(),
         (Some(Ok(())), "get") => "objects can be read".to_owned(),

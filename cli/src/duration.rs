@@ -11,7 +11,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| format!("{error}; write it like 30s, 1m30s or 250ms"))
 }
 
-/// The same, or `forever`.
+/// A duration such as `30s`, or `forever`.
 pub(crate) fn parse_wait(text: &str) -> Result<Duration, String> {
     match text {
         "forever" => Ok(FOREVER),

@@ -13,7 +13,7 @@ pub(crate) const LOST: u8 = 3;
 pub(crate) const HELD: u8 = 4;
 /// The store did not answer, or what it did is not known.
 pub(crate) const UNAVAILABLE: u8 = 5;
-/// The time to wait is over.
+/// Timed out.
 pub(crate) const TIMED_OUT: u8 = 124;
 /// `lock` and `elect`: the program itself failed, not the command that it runs.
 pub(crate) const OWN_FAILURE: u8 = 125;
@@ -31,7 +31,7 @@ Exit codes:
     3  the lease is lost, or was never held
     4  held by another
     5  the store did not answer, or what it did is not known
-  124  the time to wait is over
+  124  timed out
   125  lock, elect: the program itself failed
   126  lock, elect: the command cannot be executed
   127  lock, elect: the command was not found

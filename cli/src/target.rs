@@ -205,7 +205,7 @@ pub(crate) fn any_builder(config: &Config) -> StoreBuilder {
     config.options.iter().fold(builder, |builder, (name, value)| builder.option(name, value))
 }
 
-/// The same error, with what the store cannot know: that it was asked without credentials.
+/// Adds to an error what the store cannot know: that it was asked without credentials.
 pub(crate) fn explain(config: &Config, error: Error) -> Failure {
     let s3 = config.store.value.starts_with("s3");
     let given = |name: &str| std::env::var_os(name).is_some() || config.options.contains_key(&name.to_lowercase());

@@ -128,7 +128,7 @@ impl From<&wire::HeldBy> for Holder {
 impl Holder {
     /// `alice@laptop until 2026-… (in 20s)`.
     pub(crate) fn who(&self) -> String {
-        let owner = if self.owner.is_empty() { "somebody without a name".to_owned() } else { printable(&self.owner) };
+        let owner = if self.owner.is_empty() { "an unnamed owner".to_owned() } else { printable(&self.owner) };
         format!("{owner} until {}", relative(self.ends, now()))
     }
 }

@@ -246,7 +246,7 @@ impl Decisions {
         let ages = Ages::of(txn, &self.shared.bounds);
         if !ages.has_begun(now) {
             return Err(Error::invalid(format!(
-                "{txn} begins at {}, which is in the future: mend the clock of whoever began it",
+                "{txn} begins at {}, which is in the future: correct the clock of the machine that began it",
                 txn.begun()
             )));
         }

@@ -1,7 +1,7 @@
 //! Looking for damage in a store, and repairing it.
 //!
 //! Nothing of this is needed while all goes well: whoever touches a record settles it, and the sweeper tidies the rest.
-//! It is for what no process may mend by itself, because it cannot know better than whoever wrote it: a record that cannot
+//! It is for what no process may repair by itself, because it cannot know better than whoever wrote it: a record that cannot
 //! be read, an index that lost entries, names that are none of ours.
 //!
 //! | damage | what a repair does |
@@ -48,7 +48,7 @@ pub struct Report {
     pub records: u64,
     /// Index entries that were looked at.
     pub entries: u64,
-    /// The same for each kind of record, by its name.
+    /// What was looked at of each kind of record, by the name of the kind.
     pub kinds: BTreeMap<&'static str, Checked>,
     /// How many of each kind were found.
     pub found: BTreeMap<Damage, u64>,

@@ -82,7 +82,7 @@ impl SharedSettings {
         let least = timing::least_margin(self.max_clock_skew);
         if self.margin <= least {
             return Err(Error::config(format!(
-                "margin is {}: it must be longer than {}, twice the skew and a minute, and the longest write",
+                "margin must be longer than {1} = 2 × (max_clock_skew + 60 s) + 60 s (got {0})",
                 in_words(self.margin),
                 in_words(least)
             )));
@@ -116,7 +116,7 @@ impl SharedSettings {
         stops.fold(Stop::default(), |longest, stop| if stop.time > longest.time { stop } else { longest })
     }
 
-    /// The same as they stand in `store.json`.
+    /// These settings as they stand in `store.json`.
     pub(crate) fn in_file(&self) -> Map<String, Value> {
         let millis = |value: Duration| u64::try_from(value.as_millis()).unwrap_or(u64::MAX);
         let values = self.values.iter().copied();

@@ -131,7 +131,7 @@ impl StoreRecord {
         self.values.get(name)
     }
 
-    /// The same values, with a newer probe.
+    /// A copy with a newer probe.
     pub(crate) fn probed(&self, stamp: Stamp, probe: Option<Passed>) -> Self {
         Self { write_id: stamp.write_id, revision: stamp.revision, probe, ..self.clone() }
     }
@@ -143,7 +143,7 @@ impl StoreRecord {
         self.spread.filter(fresh).map_or(Duration::ZERO, |spread| Duration::from_millis(spread.ms))
     }
 
-    /// The same values, with another spread.
+    /// A copy with another spread.
     fn spread_out(&self, stamp: Stamp, spread: Spread) -> Self {
         Self { write_id: stamp.write_id, revision: stamp.revision, spread: Some(spread), ..self.clone() }
     }

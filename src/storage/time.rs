@@ -39,7 +39,7 @@ impl Interval {
         Self { lower: date, upper: date.plus(GRAIN).plus(round_trip) }
     }
 
-    /// The same so much later, by a clock that may be wrong by 1 in 2,000.
+    /// What the interval has become so much later, by a clock that may be wrong by 1 in 2,000.
     pub(crate) fn aged(self, by: Duration) -> Self {
         Self { lower: self.lower.plus(by).minus(by / 2000), upper: self.upper.plus(by).plus(by / 2000) }
     }

@@ -77,7 +77,7 @@ pub enum Verdict {
     Safe,
     /// Leases are safe, and nothing is tidied: listing or deleting is not allowed.
     Untidy,
-    /// Nothing is granted by this machine until its clock is mended.
+    /// Nothing is granted by this machine until its clock is corrected.
     WrongClock,
     /// It breaks its conditions: never use it.
     Unsafe,
@@ -256,8 +256,8 @@ async fn check_clock(backend: &Arc<Backend>, max_clock_skew: Duration, remarks: 
         return Err(Error::new(
             ErrorKind::Clock,
             format!(
-                "the clocks of {} itself differ by {}: leases of others end only for whoever watches them until then; mend \
-                 the clocks of the store",
+                "the clocks of {} itself differ by {}: leases of others end only for whoever watches them until then; \
+                 correct the clocks of the store",
                 backend.place,
                 text(backend.spread())
             ),

@@ -18,7 +18,7 @@ pub struct Run {
     /// When it ended.
     #[serde(rename = "ended_ms")]
     pub ended_at: Timestamp,
-    /// Whether somebody asked for it, instead of nobody asking for anything.
+    /// True if it was started by [`run_once`](super::SweeperHandle::run_once), false if by the idle sweeper.
     pub by_hand: bool,
     /// What it did.
     pub report: Report,

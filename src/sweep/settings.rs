@@ -47,8 +47,8 @@ pub struct SweepSettings {
     /// How often to see whether it is time for a run.
     #[serde(with = "text")]
     pub tick: Duration,
-    /// How long an hour must have ended before its entries are looked at: longer than twice the skew and a minute and the
-    /// longest write.
+    /// How long an hour must have ended before its entries are looked at: longer than
+    /// `2 × (max_clock_skew + 60 s) + 60 s`.
     #[serde(with = "text")]
     pub hour_grace: Duration,
     /// After how long without a pass that was completed when idle a process sweeps although it is busy: up to two entries
@@ -86,7 +86,7 @@ impl SweepSettings {
     pub(crate) fn validate(&self, least_hour_grace: Duration) -> Result<()> {
         if self.hour_grace <= least_hour_grace {
             return Err(Error::config(format!(
-                "hour_grace is {:?}: it must be longer than {least_hour_grace:?}, twice the skew and a minute, and the longest write",
+                "hour_grace must be longer than {least_hour_grace:?} = 2 × (max_clock_skew + 60 s) + 60 s (got {:?})",
                 self.hour_grace
             )));
         }

@@ -1,4 +1,5 @@
-//! The order of the rooms: which module may look at which, and which of them know no kind of record by name.
+//! The order of the rooms: which module may look at which, and which of them know no kind of record by name. How large
+//! files, types and names may be, and what the project may depend on.
 //!
 //! `LEASEHOLD_UPDATE_DOCS=1 cargo test --test house` writes the graph into `docs/ARCHITECTURE.md`, and `docs/METRICS.md`.
 
@@ -6,7 +7,9 @@
 
 mod graph;
 mod metrics;
+mod packages;
 mod proto;
+mod sizes;
 mod source;
 mod words;
 
@@ -107,5 +110,60 @@ fn the_words_of_a_kind_are_found_in_names_comments_and_messages() {
     }
     for text in ["leasehold", "LeaseholdError", "released()", "decided"] {
         assert_eq!(found(text), 0, "{text}");
+    }
+}
+
+#[test]
+fn no_file_type_or_name_of_a_test_is_too_large() {
+    assert_eq!(sizes::long_files(root()), Vec::<String>::new(), "split it by what it is about");
+    assert_eq!(sizes::large_types(root()), Vec::<String>::new(), "take it apart");
+    assert_eq!(sizes::long_names(root()), Vec::<String>::new(), "75 characters are enough");
+}
+
+#[test]
+fn methods_are_counted_in_inherent_blocks_outside_of_tests() {
+    let text = "impl<T: Into<u8>> Large<T> {\n    pub(crate) async fn a() {}\n\n    fn b() {\n        fn inner() {}\n    }\n}\n\
+                impl Large {\n    const C: u8 = 1;\n    pub const fn c() {}\n}\n\
+                impl Drop for Large {\n    fn drop(&mut self) {}\n}\n\
+                #[cfg(test)]\nmod tests {\n    impl Large {\n        fn d() {}\n    }\n}\n";
+    let large = |count| ("Large".to_owned(), count);
+    assert_eq!(sizes::methods_of(text), [large(2), large(1)]);
+}
+
+#[test]
+fn every_dependency_has_an_allowed_licence_and_source_and_one_version() {
+    assert_eq!(packages::problems(&packages::all(root())), Vec::<String>::new());
+}
+
+#[test]
+fn a_wrong_licence_source_package_or_second_version_is_found() {
+    let package = |name: &str, version: &str, license: &str, source: &str| packages::Package {
+        name: name.to_owned(),
+        version: version.to_owned(),
+        license: (!license.is_empty()).then(|| license.to_owned()),
+        source: Some(source.to_owned()),
+    };
+    let registry = "registry+https://example.org/index";
+    assert_eq!(packages::problems(&[package("good", "1.0.0", "MIT", registry)]), Vec::<String>::new());
+    for wrong in [
+        &[package("a", "1.0.0", "GPL-3.0", registry)][..],
+        &[package("a", "1.0.0", "", registry)],
+        &[package("openssl", "1.0.0", "MIT", registry)],
+        &[package("a", "1.0.0", "MIT", "git+https://example.org/a")],
+        &[package("a", "1.0.0", "MIT", registry), package("a", "2.0.0", "MIT", registry)],
+    ] {
+        assert_eq!(packages::problems(wrong).len(), 1, "{wrong:?}");
+    }
+    for (expression, allowed) in [
+        ("MIT OR GPL-3.0", true),
+        ("MIT AND GPL-3.0", false),
+        ("MIT/Apache-2.0", true),
+        ("(GPL-3.0 OR MIT) AND Unicode-3.0", true),
+        ("Apache-2.0 WITH LLVM-exception OR GPL-2.0", true),
+        ("GPL-2.0 OR LGPL-2.1 AND MIT", false),
+        ("(MIT", false),
+        ("", false),
+    ] {
+        assert_eq!(packages::allows(expression), allowed, "{expression}");
     }
 }

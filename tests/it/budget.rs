@@ -1,9 +1,9 @@
 //! Every request is somebody's money and latency. Each row of the budget, counted in HTTP attempts at both ends.
 
-use crate::common::{Bed, key, request, s3};
+use crate::common::{Bed, granted, key, request, s3};
 use leasehold::{
     Store,
-    lease::{Acquired, Grant, Leases, Renewed},
+    lease::{Acquired, Leases, Renewed},
     store::{
         Probing,
         RequestKind::{Get, Put},
@@ -17,10 +17,6 @@ use std::time::Duration;
 fn puts_and_gets(made: &Requests) -> (u64, u64) {
     assert_eq!(made.total(), made.of(Put) + made.of(Get), "{made:?}");
     (made.of(Put), made.of(Get))
-}
-
-fn granted(acquired: leasehold::Result<Acquired>) -> Grant {
-    acquired.unwrap().granted().expect("granted")
 }
 
 fn held(acquired: leasehold::Result<Acquired>) {

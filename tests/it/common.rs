@@ -60,7 +60,17 @@ pub(crate) fn request() -> Request {
 }
 
 pub(crate) fn granted(acquired: leasehold::Result<Acquired>) -> Grant {
-    acquired.unwrap().granted().expect("granted")
+    match acquired {
+        Ok(Acquired::Granted(grant)) => grant,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+pub(crate) const SECOND: Duration = Duration::from_secs(1);
+pub(crate) const MILLI: Duration = Duration::from_millis(1);
+
+pub(crate) const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
 }
 
 /// A store in memory that fails as it is told to, and a clock that is moved by hand. Nothing in it is left to chance.
@@ -103,7 +113,14 @@ impl Memory {
     }
 }
 
-/// Lets all tasks of a test on one thread run until they sleep.
+/// Lets every task run until all of them wait for time to be moved. There is no input or output in these tests.
+pub(crate) async fn settle() {
+    for _ in 0..300 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Like [`settle`], for tests that move time in many small steps and have few tasks.
 pub(crate) async fn calm() {
     for _ in 0..50 {
         tokio::task::yield_now().await;

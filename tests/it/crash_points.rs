@@ -3,7 +3,7 @@
 //! found out about and tidied up.
 
 use crate::{
-    common::{key, request},
+    common::{key, request, secs},
     processes::{
         ENDED, MILLI, Process, SKEW, TTL, World, granted, held, moving, pass, record_name, renewed, settle, start,
     },
@@ -22,10 +22,6 @@ const RECORD: &str = "/meta/";
 const BEFORE: Fault = Fault::Refuse(Answer::Hang);
 /// The process stops after its request has had its effect, before it hears of it.
 const AFTER: Fault = Fault::Lose(Answer::Hang);
-
-const fn secs(secs: u64) -> Duration {
-    Duration::from_secs(secs)
-}
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().build().unwrap()

@@ -1,7 +1,7 @@
 //! A transaction is decided once, for everybody and for good; and when nobody can know any more, nobody pretends to.
 
 use crate::{
-    common::{Bed, noon, s3},
+    common::{Bed, SECOND, noon, s3},
     processes::{MILLI, Process, SKEW, World, moving, settle, start},
 };
 use futures_util::future::join_all;
@@ -27,7 +27,6 @@ use std::{
 #[path = "../../examples/two_phase_commit.rs"]
 mod two_phase_commit;
 
-const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 /// The defaults of `max_txn_age`, `margin` and the retention of markers.
 const AGE: Duration = HOUR;

@@ -1,9 +1,9 @@
 //! Nothing starves or ends the keeping of a lease but the store itself, and whatever is lost is told, once.
 
 use crate::{
-    common::{Memory, calm, granted, key, request},
+    common::{MILLI, Memory, SECOND, calm, granted, key, request},
     said::Said,
-    waiting::{SECOND, acquire, wait},
+    waiting::{acquire, wait},
 };
 use futures_util::FutureExt;
 use leasehold::{
@@ -21,8 +21,6 @@ use std::{
     },
     time::Duration,
 };
-
-const MILLI: Duration = Duration::from_millis(1);
 
 /// How long the store takes for a request.
 const LATENCY: Duration = Duration::from_millis(20);

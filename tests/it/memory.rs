@@ -1,5 +1,6 @@
 //! Processes on one store in memory, all on a clock that is moved by hand and with nothing else that takes time.
 
+pub(crate) use crate::common::{MILLI, SECOND, settle};
 use crate::common::{key, noon};
 use leasehold::{
     Leases, Store,
@@ -66,13 +67,3 @@ pub(crate) async fn lock(leases: &Leases, name: &str, request: &Request) -> Guar
         Locked::Held(held) => panic!("{held:?}"),
     }
 }
-
-/// Lets every task run until it waits for time: nothing here waits for anything else.
-pub(crate) async fn settle() {
-    for _ in 0..300 {
-        tokio::task::yield_now().await;
-    }
-}
-
-pub(crate) const SECOND: Duration = Duration::from_secs(1);
-pub(crate) const MILLI: Duration = Duration::from_millis(1);

@@ -1,5 +1,6 @@
 //! Several processes on one store in memory, each with a clock of its own, and what can be said about them.
 
+pub(crate) use crate::common::{MILLI, granted, settle};
 use crate::common::{key, noon};
 use leasehold::{
     Hour, Leases, Settings, Store,
@@ -15,8 +16,6 @@ pub(crate) const SKEW: Duration = Duration::from_secs(1);
 
 /// The time to live of `common::request`.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
-
-pub(crate) const MILLI: Duration = Duration::from_millis(1);
 
 /// When so much has passed since it was written, a lease of `TTL` has ended for everybody: clocks may be slow by 1 in 1,000.
 pub(crate) const ENDED: Duration = Duration::from_millis(30_000 + 30 + 1_000 + 1);
@@ -121,13 +120,6 @@ pub(crate) fn record_name(name: &str) -> String {
     format!("default/meta/{name}.pb")
 }
 
-pub(crate) fn granted(acquired: leasehold::Result<Acquired>) -> Grant {
-    match acquired {
-        Ok(Acquired::Granted(grant)) => grant,
-        other => panic!("not granted: {other:?}"),
-    }
-}
-
 pub(crate) fn held(acquired: leasehold::Result<Acquired>) -> Held {
     match acquired {
         Ok(Acquired::Held(held)) => held,
@@ -146,13 +138,6 @@ pub(crate) fn lost(renewed: leasehold::Result<Renewed>) -> Loss {
     match renewed {
         Ok(Renewed::Lost(loss)) => loss,
         other => panic!("not lost: {other:?}"),
-    }
-}
-
-/// Lets every task run until all of them wait for time to be moved. There is no input or output in these tests.
-pub(crate) async fn settle() {
-    for _ in 0..200 {
-        tokio::task::yield_now().await;
     }
 }
 

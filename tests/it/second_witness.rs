@@ -1,8 +1,8 @@
 //! No clock steals a lease: the wall clock of whoever takes over is one witness, and never the only one.
 
 use crate::{
-    common::{calm, granted, key, noon, request, s3},
-    processes::renewed,
+    common::{SECOND, calm, granted, key, noon, request, s3},
+    processes::{TTL, renewed},
 };
 use leasehold::{
     BootId, ErrorKind, Leases, Store,
@@ -12,9 +12,6 @@ use leasehold::{
 };
 use leasehold_testkit::{S3Server, SeededGenerator, TestClock};
 use std::{path::Path, sync::Arc, time::Duration};
-
-const SECOND: Duration = Duration::from_secs(1);
-const TTL: Duration = Duration::from_secs(30);
 
 /// A server, and the clocks of all machines that use it. They run alike and are wrong, each in its own way.
 struct Machines {

@@ -2,7 +2,7 @@
 //! it was last known to last.
 
 use crate::{
-    common::{Bed, key, noon, request},
+    common::{Bed, key, noon, request, secs},
     processes::{
         ENDED, MILLI, Process, TTL, World, granted, held, lost, moving, pass, record_name, renewed, settle, start,
     },
@@ -26,10 +26,6 @@ const INDEX: &str = ".lease-index";
 /// What a client can be told of a write that landed.
 const LOST_ANSWERS: [Answer; 6] =
     [Answer::Status(500), Answer::Status(503), Answer::Status(409), Answer::Status(412), Answer::Drop, Answer::Hang];
-
-const fn secs(secs: u64) -> Duration {
-    Duration::from_secs(secs)
-}
 
 fn next_put(world: &World, fault: Fault, name: &str) {
     world.objects.faults().script(Rule::once(Op::Put, fault).on(name));

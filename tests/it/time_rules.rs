@@ -2,7 +2,7 @@
 //! fence never goes back.
 
 use crate::{
-    common::{key, noon, request, s3},
+    common::{key, noon, request, s3, secs},
     processes::{
         ENDED, MILLI, SKEW, TTL, World, granted, held, lost, moving, pass, record_name, renewed, settle, start,
     },
@@ -17,10 +17,6 @@ use leasehold_testkit::{Answer, Fault, Op, Rule, S3Server, TestClock};
 use std::{pin::pin, sync::Arc, time::Duration};
 
 const HOUR: i64 = 3_600_000;
-
-const fn secs(secs: u64) -> Duration {
-    Duration::from_secs(secs)
-}
 
 // Whose turn it is, to the millisecond.
 

@@ -1,8 +1,8 @@
 //! Turns between processes: who waits elsewhere asks for one by a mark, and whoever holds the key makes way.
 
 use crate::{
-    common::{Memory, calm, granted, key, request},
-    waiting::{LONG, SECOND, acquire, held, wait},
+    common::{Memory, SECOND, calm, granted, key, request},
+    waiting::{LONG, acquire, held, wait},
 };
 use leasehold::{
     Clock, Leases, Settings,

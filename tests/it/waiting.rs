@@ -1,6 +1,6 @@
 //! Who waits is served in turn, costs nothing while nothing happens, and leaves no trace when it goes.
 
-use crate::common::{Memory, calm, granted, key, request};
+use crate::common::{Memory, SECOND, calm, granted, key, request};
 use leasehold::{
     Clock, Leases, Settings,
     lease::{Acquired, Grant, Held, Renewed, Request},
@@ -16,7 +16,6 @@ use std::{
 };
 use tokio::task::JoinHandle;
 
-pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 pub(crate) type Waiting = JoinHandle<leasehold::Result<Acquired>>;

@@ -39,7 +39,7 @@ pub(crate) struct Lock {
 
 #[derive(Debug, Args)]
 pub(crate) struct Elect {
-    /// The name of the office: any text
+    /// The name of the election: any text
     name: Key,
     #[command(flatten)]
     run: Run,

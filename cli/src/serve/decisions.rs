@@ -13,9 +13,10 @@ fn begun(app: &App, txn: TxnId) -> Result<TxnId, Problem> {
     let latest = app.store.time().map_or(app.clock.wall(), |store| store.max(app.clock.wall()));
     match txn.begun() <= latest.plus(app.store.shared_settings().max_clock_skew) {
         true => Ok(txn),
-        false => {
-            Err(Problem::new("not_begun", format!("{txn} begins in the future: mend the clock of whoever began it")))
-        }
+        false => Err(Problem::new(
+            "not_begun",
+            format!("{txn} begins in the future: correct the clock of the machine that began it"),
+        )),
     }
 }
 

@@ -46,11 +46,11 @@ pub(super) fn router(app: App) -> Router {
 }
 
 async fn nowhere() -> Problem {
-    Problem::new("not_found", "there is no such path: /openapi.json has those that there are")
+    Problem::new("not_found", "there is no such path; see /openapi.json")
 }
 
 async fn wrong_method(method: Method) -> Problem {
-    Problem::new("method_not_allowed", format!("{method} is not one of them: /openapi.json has those that there are"))
+    Problem::new("method_not_allowed", format!("the method {method} is not allowed here; see /openapi.json"))
 }
 
 /// Counts every request under its route, never under what a client made up, and lets nobody store an answer.

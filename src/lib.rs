@@ -62,6 +62,7 @@
 //! - [`Store`]: opening, by URL or with a handle of your own; the probe that makes a store prove itself; request counts.
 //! - [`lease`]: locks and their guards, elections, watching; and acquire, renew and release one step at a time.
 //! - [`decision`]: commit or abort, decided once.
+//! - [`job`]: queues of jobs, with retries, priorities and delays.
 //! - [`sweep`]: the idle sweeper.
 //! - [`fsck`]: looking for damage, and repairing it.
 //! - [`clock`] and [`Generator`]: time and randomness, which tests bring with them.
@@ -84,14 +85,13 @@ mod generator;
 mod hour;
 mod id;
 mod index;
-#[allow(dead_code, unused_imports, reason = "the pure rules of jobs; the committer that calls them comes next")]
-mod job;
+#[allow(dead_code, unused_imports, reason = "what trackers, schedules and streams need of the pure rules comes next")]
+pub mod job;
 mod key;
 #[doc(hidden)]
 pub mod kind;
 pub mod lease;
 mod namespace;
-#[allow(dead_code, unused_imports, reason = "the kinds of record that use it come next")]
 mod record;
 mod shared;
 mod storage;
@@ -112,6 +112,7 @@ pub use id::{BootId, LeaseId, ProcessId, WriteId};
 #[cfg(feature = "testkit")]
 #[doc(hidden)]
 pub use job::fuzz as job_fuzz;
+pub use job::{JobId, Queue};
 pub use key::{Decoded, Key, KeyJson};
 pub use lease::Leases;
 pub use namespace::Namespace;

@@ -5,6 +5,7 @@
 //! them follow the 12 that make the ids of one process rise.
 
 use crate::{Error, Generator, Result, clock::Timestamp, generator::GeneratorExt};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{fmt, str::FromStr};
 use uuid::Uuid;
@@ -56,9 +57,30 @@ impl Class {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SegmentId(u128);
 
-/// Names one job, for as long as it lives.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct JobId(u128);
+/// Names one job, for as long as it lives: a UUID of version 7.
+///
+/// ```
+/// use leasehold::job::JobId;
+///
+/// assert!("not an id".parse::<JobId>().is_err());
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct JobId(u128);
+
+impl TryFrom<String> for JobId {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<JobId> for String {
+    fn from(id: JobId) -> Self {
+        id.to_string()
+    }
+}
 
 fn is_ours(number: u128) -> bool {
     number & VERSION_MASK == VERSION_7

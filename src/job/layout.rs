@@ -142,6 +142,11 @@ impl Layout {
         format!("{}/at/{shard}/", self.root)
     }
 
+    /// The folder of what is due later, for one LIST over all shards.
+    pub(crate) fn later_all(&self) -> String {
+        format!("{}/at/", self.root)
+    }
+
     /// The folder of what only the ledger names.
     pub(crate) fn seg(&self, shard: u8) -> String {
         format!("{}/seg/{shard}/", self.root)

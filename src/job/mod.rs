@@ -48,10 +48,37 @@
 //! never robbed, however long its job runs; one that has died answers for nothing that somebody else has claimed since. A cap that
 //! is full stops what would fill it further, and drops nothing.
 
+mod answer;
 pub(crate) mod apply;
+mod attempt;
+mod claiming;
+mod committer;
+mod core;
+mod enqueue;
+mod fetch;
 #[cfg(any(test, feature = "testkit"))]
 pub mod fuzz;
 pub(crate) mod id;
+mod inbox;
+mod info;
 pub(crate) mod layout;
 pub(crate) mod ledger;
+mod new;
+mod options;
+mod queue;
 pub(crate) mod segment;
+mod session;
+mod settings;
+mod slot;
+
+pub use answer::{Answering, AttemptEnd, StaleAttempt};
+pub use attempt::Job;
+pub use claiming::Claim;
+pub(crate) use core::Shared;
+pub use enqueue::{Enqueue, EnqueueError, EnqueueOne, Fate};
+pub use id::JobId;
+pub use info::{Cancelled, JobInfo, JobState, QueueDepth};
+pub use new::{ARGS, NewJob};
+pub use options::JobOptions;
+pub use queue::Queue;
+pub use settings::QueueSettings;

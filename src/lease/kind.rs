@@ -112,7 +112,11 @@ impl Kind for LeaseKind {
             self.watched().get(&cell.slot.name()).and_then(|watched| watched.long_enough(engine.now().moment));
         engine.read(&cell, flight.core()).await?;
         let Some(record) = flight.core().record() else { return Ok(Verdict::Stale) };
-        let Some(lease) = &record.lease else { return Ok(Verdict::Stale) };
+        let session = layout::is_session(&entry.folder.top, &key);
+        // The key of a session is never granted again: once it is free, its record is of no use to anybody.
+        let Some(lease) = &record.lease else {
+            return Ok(if session { Verdict::DeleteFirst(vec![cell.slot.name()]) } else { Verdict::Stale });
+        };
         if Hour::of(lease.expires)? > entry.hour {
             return Ok(Verdict::Stale);
         }
@@ -148,7 +152,8 @@ impl Kind for LeaseKind {
         match outcome {
             Outcome::Won(seen, _) => {
                 flight.core().learn(Some(seen))?;
-                Ok(Verdict::Cleared)
+                // The next pass finds the record of a session free, and deletes it.
+                Ok(if session { Verdict::Kept } else { Verdict::Cleared })
             }
             Outcome::Lost(there) => {
                 flight.core().learn(there)?;

@@ -20,6 +20,15 @@ const INDEX: &str = ".lease-index";
 const ASIDE: &str = ".aside";
 const SUFFIX: &str = ".pb";
 
+/// What the keys of sessions begin with, in the library's own namespace. None of them is ever granted twice, so their records
+/// may be deleted when they are over.
+pub(crate) const SESSIONS: &str = "session/";
+
+/// Whether a key in this namespace is that of a session.
+pub(crate) fn is_session(namespace: &str, key: &Key) -> bool {
+    namespace == OURS && key.as_bytes().starts_with(SESSIONS.as_bytes())
+}
+
 /// Where the records of a namespace are.
 pub(crate) fn records(namespace: &str) -> String {
     [namespace, "/", RECORDS, "/"].concat()

@@ -38,6 +38,7 @@ pub(crate) use engine::Engine;
 pub use filed::{Filed, FiledKeys};
 pub use guard::Guard;
 pub(crate) use kind::{DECLARATION, LeaseKind};
+pub(crate) use lock::default_owner;
 pub use lock::{Lock, LockFuture, TryLock};
 pub use loss::{Failing, Loss, LossReason};
 pub use mend::Forced;

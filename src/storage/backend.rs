@@ -54,8 +54,13 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    fn new(e_tag: Option<String>, generation: Option<String>) -> Self {
+    pub(super) fn new(e_tag: Option<String>, generation: Option<String>) -> Self {
         Self { e_tag: e_tag.map(Into::into), generation: generation.map(Into::into) }
+    }
+
+    /// What a read that wants only changes must name.
+    pub(super) fn e_tag(&self) -> Option<String> {
+        self.e_tag.as_deref().map(str::to_owned)
     }
 }
 

@@ -69,6 +69,11 @@ impl<R> Seen<R> {
     pub(crate) fn version(&self) -> &Version {
         &self.version
     }
+
+    pub(super) fn decode<S: Slot<Record = R>>(slot: &S, fetched: Fetched) -> Result<Self> {
+        let Fetched { body, version, modified } = fetched;
+        Ok(Self { record: slot.decode(body)?, version, modified: Some(modified) })
+    }
 }
 
 /// What every new record must carry; handed out by [`Cas::attempt`] only.
@@ -285,10 +290,7 @@ pub(crate) async fn read<S: Slot>(backend: &Backend, slot: &S) -> Result<Option<
 }
 
 async fn read_once<S: Slot>(backend: &Backend, slot: &S) -> Result<Option<Seen<S::Record>>> {
-    let Some(Fetched { body, version, modified }) = backend.get(&slot.name()).await? else {
-        return Ok(None);
-    };
-    Ok(Some(Seen { record: slot.decode(body)?, version, modified: Some(modified) }))
+    backend.get(&slot.name()).await?.map(|fetched| Seen::decode(slot, fetched)).transpose()
 }
 
 /// The same for a repair: two looks over two connections, which must show the same bytes. A read that was damaged on its
@@ -299,8 +301,7 @@ pub(crate) async fn read_twice<S: Slot>(backend: &Backend, slot: &S) -> Result<O
     let second = backend.get_whatever(&name, &backend.bulk).await?;
     match (first, second) {
         (Some(first), Some(second)) if first.body == second.body && first.version == second.version => {
-            let Fetched { body, version, modified } = second;
-            Ok(Some(Seen { record: slot.decode(body)?, version, modified: Some(modified) }))
+            Seen::decode(slot, second).map(Some)
         }
         (None, None) => Ok(None),
         _ => Err(Error::unavailable(format!("{name} changed while it was looked at: try again"))),

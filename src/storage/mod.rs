@@ -3,6 +3,7 @@
 
 mod answer;
 pub(crate) mod backend;
+pub(crate) mod bodies;
 pub(crate) mod cas;
 mod clocks;
 mod counters;

@@ -21,10 +21,11 @@ pub use stats::Stats;
 
 use self::open::no_store;
 use crate::{
-    Decisions, Error, Key, Leases, Namespace, Result,
+    Decisions, Error, Key, Leases, Namespace, Queue, Result,
     clock::Timestamp,
     decision,
     fsck::{self, FsckOptions},
+    job,
     kind::Kind,
     lease::{Engine, Lock, TryLock},
     shared::Rules,
@@ -54,6 +55,7 @@ pub struct Store {
     shared: SharedSettings,
     engine: Arc<Engine>,
     decisions: Arc<decision::Shared>,
+    jobs: Arc<job::Shared>,
     /// Every kind of record, those two first.
     kinds: Arc<[Arc<dyn Kind>]>,
     sweeper: Arc<Sweeper>,
@@ -124,6 +126,12 @@ impl Store {
         Decisions::new(Arc::clone(&self.decisions))
     }
 
+    /// A queue of jobs in the namespace `default`; [`Queue::namespace`] has it in another one. Nothing is sent: the queue is
+    /// made when it is first used. Its name is any text of 1 to 64 bytes.
+    pub fn queue(&self, name: impl AsRef<str>) -> Result<Queue> {
+        Queue::new(&self.jobs, Namespace::default(), name.as_ref())
+    }
+
     /// What tidies records that nobody touches any more: started in the background, or run once.
     pub fn sweeper(&self) -> SweeperHandle {
         SweeperHandle::new(Arc::clone(&self.sweeper))
@@ -135,9 +143,10 @@ impl Store {
         Ok(folders.iter().filter_map(|folder| Namespace::new(folder).ok()).collect())
     }
 
-    /// Waits until what dropped operations have left behind is settled: writes in doubt, and leases that nobody wants.
+    /// Waits until what dropped operations have left behind is settled: writes in doubt, leases and jobs that nobody wants.
     /// For a process that is about to end; whatever is not settled then is left to its time to live.
     pub async fn drain(&self) {
+        self.jobs.drain().await;
         self.engine.leftovers.close();
         self.engine.leftovers.wait().await;
     }

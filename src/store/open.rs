@@ -5,14 +5,16 @@ use super::{
     records::{is_used, settings_lost},
 };
 use crate::{
-    Error, Result,
+    Error, Leases, Namespace, Result,
     decision::{self, DecisionKind},
+    job,
     kind::Kind,
     lease::{self, Engine, LeaseKind, LeaseTurn},
     shared::Rules,
     storage::{
         Backend,
         cas::{self, Cas, Outcome, Seen},
+        layout::OURS,
         probe,
         store_json::{Passed, StoreRecord, StoreSlot},
     },
@@ -87,6 +89,8 @@ fn assemble(
     let decisions = decision::Shared::new(Arc::clone(&backend), &shared, timeout, Arc::clone(&activity));
     let bounds = lease::Shared::of(&shared);
     let engine = Engine::new(Arc::clone(&backend), bounds, settings.leases(), Arc::clone(&activity));
+    let sessions = Leases::new(Arc::clone(&engine), Namespace::trusted(OURS));
+    let jobs = job::Shared::new(&backend, &shared, settings.jobs.clone(), sessions, Arc::clone(&activity));
     let ours: [Arc<dyn Kind>; 2] =
         [Arc::new(LeaseKind::new(Arc::clone(&engine))), Arc::new(DecisionKind(Arc::clone(&decisions)))];
     let kinds: Arc<[Arc<dyn Kind>]> = ours.into_iter().chain(more).collect();
@@ -98,7 +102,7 @@ fn assemble(
         Arc::new(LeaseTurn(Arc::clone(&engine))),
         Arc::clone(&activity),
     );
-    Ok(Store { backend, shared, engine, decisions, kinds, sweeper, activity })
+    Ok(Store { backend, shared, engine, decisions, jobs, kinds, sweeper, activity })
 }
 
 /// Writes the shared settings into a new store, or a newer probe into a known one. Whoever loses takes what is there.

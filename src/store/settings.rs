@@ -4,6 +4,7 @@ use crate::{
     Error, Result, Ttl,
     decision::{MARKER_RETENTION, MAX_TXN_AGE},
     duration::{optional, text},
+    job::JobOptions,
     lease::{LeaseSettings, MAX_TTL},
     shared::{MARGIN, MAX_CLOCK_SKEW, SharedSettingsChange},
     sweep::SweepSettings,
@@ -67,6 +68,8 @@ pub struct Settings {
     pub cached_keys: usize,
     /// How the sweeper works.
     pub sweep: SweepSettings,
+    /// How this process works with queues.
+    pub jobs: JobOptions,
 }
 
 impl Default for Settings {
@@ -84,6 +87,7 @@ impl Default for Settings {
             max_poll_interval: Duration::from_secs(2),
             cached_keys: 100_000,
             sweep: SweepSettings::default(),
+            jobs: JobOptions::default(),
         }
     }
 }

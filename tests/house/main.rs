@@ -17,7 +17,8 @@ use std::{env, fs, path::Path};
 const LAYERS: &[&[&str]] = &[
     &["testkit"],
     &["store"],
-    &["decision", "job", "lease"],
+    &["job"],
+    &["decision", "lease"],
     &["fsck", "sweep"],
     &["kind"],
     &["record"],

@@ -5,6 +5,7 @@
 mod common;
 mod memory;
 mod processes;
+mod queue;
 
 mod budget;
 mod cas_answers;

@@ -74,6 +74,12 @@ impl Call {
         credential.split('/').next()
     }
 
+    /// The bytes that a read asks for, from the first to before the last, if not for all.
+    pub(super) fn range(&self) -> Option<std::ops::Range<usize>> {
+        let (from, last) = self.header(header::RANGE)?.strip_prefix("bytes=")?.split_once('-')?;
+        Some(from.parse().ok()?..last.parse::<usize>().ok()?.checked_add(1)?)
+    }
+
     /// What a write asks of the object that it replaces.
     pub(super) fn condition(&self) -> Result<Condition, Reply> {
         match (self.header(header::IF_MATCH), self.header(header::IF_NONE_MATCH)) {

@@ -168,9 +168,24 @@ impl Shared {
             .with(header::LAST_MODIFIED, http_date(object.modified))
             .with(header::CONTENT_TYPE, "application/octet-stream");
         if !not_modified {
+            let body = match call.range() {
+                Some(range) => {
+                    let whole = object.body.len();
+                    let (from, to) = (range.start, range.end.min(whole));
+                    if from >= to {
+                        let message = "The requested range is not satisfiable";
+                        return Err(Reply::error(StatusCode::RANGE_NOT_SATISFIABLE, "InvalidRange", message));
+                    }
+                    let told = format!("bytes {from}-{}/{whole}", to - 1);
+                    reply.status = StatusCode::PARTIAL_CONTENT;
+                    reply = reply.with(header::CONTENT_RANGE, told);
+                    object.body.slice(from..to)
+                }
+                None => object.body,
+            };
             // Said aloud, because the answer to a HEAD has the length and not the body.
-            reply = reply.with(header::CONTENT_LENGTH, object.body.len().to_string());
-            reply.body = object.body;
+            reply = reply.with(header::CONTENT_LENGTH, body.len().to_string());
+            reply.body = body;
         }
         if view == View::Corrupt {
             reply.flip_a_bit();

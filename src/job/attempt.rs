@@ -1,0 +1,307 @@
+//! A job in the hands of a process: what it carries, and how its attempt ends.
+
+use super::{
+    answer::{Answering, Asked, AttemptEnd},
+    apply::{Answer, Answered, Op, Taken},
+    claiming::{Content, loaded},
+    committer::{Granted, Shard},
+    id::JobId,
+    layout::SegmentName,
+    ledger::{ClaimId, JobRef},
+    new::ARGS,
+    segment::Entry,
+    session::Session,
+};
+use crate::{Fence, Result, clock::Timestamp, storage::Name};
+use bytes::Bytes;
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+
+/// What the jobs of one claim have in common.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) shard: Arc<Shard>,
+    claim: ClaimId,
+    fence: Fence,
+    session: Arc<Session>,
+    jobs: Vec<Taken>,
+}
+
+impl Attempt {
+    pub(crate) fn new(shard: &Arc<Shard>, granted: &Granted) -> Self {
+        Self {
+            shard: Arc::clone(shard),
+            claim: granted.claim,
+            fence: granted.fence,
+            session: Arc::clone(&granted.session),
+            jobs: granted.jobs.clone(),
+        }
+    }
+
+    /// Gives back all of it, uncharged.
+    pub(crate) fn give_back(&self) {
+        let mut ops = Vec::new();
+        for taken in &self.jobs {
+            for index in taken.range.from..taken.range.to {
+                let job = JobRef { segment: taken.name.id, index };
+                ops.push(self.op(job, Answered::Released { ran: false }));
+            }
+        }
+        // Queued whether or not anybody waits for it.
+        drop(self.shard.answer(ops));
+    }
+
+    fn op(&self, job: JobRef, what: Answered) -> Op {
+        Op::Answer(Answer { claim: self.claim, job, what, into: None })
+    }
+}
+
+/// One attempt at a job, in the hands of this process until it is answered for.
+///
+/// Dropped without an answer, it goes back to the queue and uses no attempt. While the process lives nobody else is given
+/// the job, however long it runs; if the process dies, somebody is, with a higher [`fence`](Self::fence).
+///
+/// What is said of a job is queued at once: it need not be awaited, and dropping what is returned changes nothing. It goes
+/// along with the next commit, as the next claim does.
+#[must_use = "a job that is dropped goes back to the queue"]
+pub struct Job {
+    attempt: Arc<Attempt>,
+    content: Arc<Content>,
+    name: SegmentName,
+    index: u16,
+    number: u32,
+    stalls: u8,
+    alone: bool,
+    answered: bool,
+}
+
+impl Job {
+    pub(crate) fn new(
+        attempt: &Arc<Attempt>,
+        name: SegmentName,
+        index: u16,
+        taken: &Taken,
+        content: &Arc<Content>,
+    ) -> Self {
+        Self {
+            attempt: Arc::clone(attempt),
+            content: Arc::clone(content),
+            name,
+            index,
+            number: taken.attempt,
+            stalls: taken.stalls,
+            alone: taken.alone,
+            answered: false,
+        }
+    }
+
+    fn entry(&self) -> Option<&Entry> {
+        self.content.loaded.as_ref()?.table.jobs.get(usize::from(self.index))
+    }
+
+    /// Its id, the one that `enqueue` has returned.
+    pub fn id(&self) -> JobId {
+        let own = self.content.loaded.as_ref().and_then(|loaded| loaded.table.id(self.index));
+        own.unwrap_or_else(|| self.name.id.job(self.index))
+    }
+
+    /// The fence of this attempt: higher than that of every attempt before. Hand it to whatever the job changes.
+    pub fn fence(&self) -> Fence {
+        self.attempt.fence
+    }
+
+    /// The number of this attempt, from 1. Attempts that were given back or ended with their process are not counted.
+    pub fn attempt(&self) -> u32 {
+        self.number
+    }
+
+    /// How often in a row it was alone with a process that died.
+    pub fn stalls(&self) -> u32 {
+        u32::from(self.stalls)
+    }
+
+    /// Whether it is suspected of killing its process, and nothing else should be started beside it.
+    pub fn runs_alone(&self) -> bool {
+        self.alone
+    }
+
+    /// What kind of job it is.
+    pub fn kind(&self) -> Option<&str> {
+        self.entry()?.kind.as_deref()
+    }
+
+    /// On whose behalf it runs.
+    pub fn tenant(&self) -> Option<&str> {
+        self.entry()?.tenant.as_deref()
+    }
+
+    /// The key by which it is limited.
+    pub fn key(&self) -> Option<&str> {
+        self.entry()?.key.as_deref()
+    }
+
+    /// The caller's own id.
+    pub fn caller_id(&self) -> Option<&str> {
+        self.entry()?.caller_id.as_deref()
+    }
+
+    /// Its priority.
+    pub fn priority(&self) -> i16 {
+        self.entry().map_or(0, |entry| entry.priority)
+    }
+
+    /// When it was first due.
+    pub fn due_at(&self) -> Option<Timestamp> {
+        self.entry().map(|entry| entry.due)
+    }
+
+    /// When it was enqueued, by the store's clock.
+    pub fn enqueued_at(&self) -> Option<Timestamp> {
+        self.content.loaded.as_ref().map(|loaded| loaded.table.made)
+    }
+
+    /// How long one attempt may take; it is for you to stop it then.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.entry()?.timeout
+    }
+
+    /// Its arguments, if the claim has brought them; empty if it has none.
+    pub fn args(&self) -> Bytes {
+        self.loaded_part(ARGS).unwrap_or_default()
+    }
+
+    /// A part that the claim has brought.
+    pub fn loaded_part(&self, name: &str) -> Option<Bytes> {
+        if self.content.names.as_ref().is_some_and(|names| names.iter().all(|known| known != name)) {
+            return None;
+        }
+        match &self.content.loaded {
+            Some(loaded) => loaded.table.part(self.index, name, &self.content.blocks),
+            None => self.content.inline.clone().filter(|_| name == ARGS),
+        }
+    }
+
+    /// The names of its parts.
+    pub fn part_names(&self) -> Vec<&str> {
+        match self.entry() {
+            Some(entry) => entry.parts.iter().map(|(name, _)| name.as_ref()).collect(),
+            None => self.content.inline.iter().map(|_| ARGS).collect(),
+        }
+    }
+
+    /// A part, fetched now if the claim has not brought it; `None` if the job has no such part.
+    pub async fn part(&self, name: &str) -> Result<Option<Bytes>> {
+        if let Some(part) = self.loaded_part(name) {
+            return Ok(Some(part));
+        }
+        if !self.part_names().contains(&name) {
+            return Ok(None);
+        }
+        let core = &self.attempt.shard.queue;
+        let Some(path) = core.layout.segment(&self.name).map(Name::new) else { return Ok(None) };
+        let table = loaded(core, &self.name, &path).await?;
+        let segments = &core.shared.segments;
+        let blocks: BTreeMap<u32, Bytes> =
+            segments.blocks(core.backend(), &path, &table, &[self.index], Some(&[name])).await?;
+        Ok(table.table.part(self.index, name, &blocks))
+    }
+
+    /// Whether this process may still believe that nobody else has been given the job. Asks no network.
+    pub fn is_ours(&self) -> bool {
+        self.attempt.session.is_valid()
+    }
+
+    /// The job is done.
+    pub fn finish(self) -> Answering {
+        self.answer(Answered::Finished)
+    }
+
+    /// The attempt has failed: the queue decides when it runs again, or that it is dead.
+    pub fn fail(self, error: impl AsRef<str>) -> Answering {
+        let what = self.failed(error.as_ref(), false);
+        self.answer(what)
+    }
+
+    /// The attempt has failed, and another one is of no use: the job goes to the dead letters.
+    pub fn fail_for_good(self, error: impl AsRef<str>) -> Answering {
+        let what = self.failed(error.as_ref(), true);
+        self.answer(what)
+    }
+
+    fn failed(&self, error: &str, for_good: bool) -> Answered {
+        let entry = self.entry();
+        Answered::Failed {
+            for_good,
+            error: Some(error).filter(|error| !error.is_empty()).map(Into::into),
+            kind: entry.and_then(|entry| entry.kind.clone()),
+            max_attempts: entry.and_then(|entry| entry.max_attempts),
+        }
+    }
+
+    /// The job runs again at this time, by the store's clock, and no attempt is used.
+    pub fn snooze_until(self, until: Timestamp) -> Answering {
+        self.answer(Answered::Snoozed { until })
+    }
+
+    /// The job runs again so much later, and no attempt is used.
+    pub fn snooze(self, pause: Duration) -> Answering {
+        let backend = self.attempt.shard.queue.backend();
+        let now = backend.store_time().unwrap_or_else(|| backend.clock.wall());
+        self.snooze_until(now.plus(pause))
+    }
+
+    /// The job goes back to the queue as it was, and no attempt is used: for a process that shuts down.
+    pub fn release(self) -> Answering {
+        self.answer(Answered::Released { ran: true })
+    }
+
+    /// The job was cancelled while it ran.
+    pub fn cancelled(self) -> Answering {
+        self.answer(Answered::Cancelled)
+    }
+
+    fn answer(mut self, what: Answered) -> Answering {
+        let (shard, op) = self.take_op(what);
+        let told = shard.answer(vec![op]);
+        Answering::new(shard, told)
+    }
+
+    fn take_op(&mut self, what: Answered) -> (Arc<Shard>, Op) {
+        self.answered = true;
+        let job = JobRef { segment: self.name.id, index: self.index };
+        (Arc::clone(&self.attempt.shard), self.attempt.op(job, what))
+    }
+
+    /// For [`Queue::finish_all`](super::Queue::finish_all).
+    pub(crate) fn into_finished(mut self) -> Asked {
+        let (shard, op) = self.take_op(Answered::Finished);
+        Asked { shard, op }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if !self.answered {
+            let (shard, op) = self.take_op(Answered::Released { ran: false });
+            drop(shard.answer(vec![op]));
+        }
+    }
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job")
+            .field("id", &self.id())
+            .field("attempt", &self.number)
+            .field("fence", &self.attempt.fence)
+            .field("kind", &self.kind())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Says how an attempt ended, for code that decides by a value.
+impl AttemptEnd {
+    /// Whether what was said of the job holds.
+    pub fn is_accepted(&self) -> bool {
+        !matches!(self, Self::Stale(_) | Self::AnsweredBefore)
+    }
+}

@@ -1,0 +1,358 @@
+//! One committer per opened store and shard: gathers operations, and writes them together.
+//!
+//! Operations that come while a compare-and-swap is on its way form the next one. A task runs while there is something to
+//! commit, and ends when there is not: an idle queue costs nothing.
+//!
+//! What has become of an attempt (finished, failed, snoozed, given back) stays queued until it is in the ledger or
+//! refused by what stands there; who waits for it may go away. A claim whose caller has gone is withdrawn, or given back
+//! once it is known to have landed.
+
+mod after;
+mod chores;
+mod cycle;
+mod plan;
+
+pub(crate) use plan::Sent;
+
+use super::{
+    apply::{Op, Outcome, Taken},
+    core::Core,
+    id::SegmentId,
+    inbox::Age,
+    ledger::{ClaimId, Ledger, Millis, SessionId},
+    session::{Hold, Session},
+};
+use crate::{
+    Error, Fence, Result,
+    clock::{Moment, within},
+    generator::GeneratorExt,
+    storage::{
+        bodies::Again,
+        cas::{self, Seen},
+    },
+};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::sync::{Mutex as AsyncMutex, oneshot};
+
+/// How long a committer pauses at the most after its store has failed it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// What a claim was given.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    pub(crate) claim: ClaimId,
+    pub(crate) fence: Fence,
+    pub(crate) jobs: Vec<Taken>,
+    pub(crate) session: Arc<Session>,
+}
+
+/// What an answered claim says.
+#[derive(Debug)]
+pub(crate) enum Given {
+    Jobs(Granted),
+    /// Nothing can be claimed now; when the ledger says that there will be, by the store's time.
+    Nothing {
+        wakes_at: Option<Millis>,
+    },
+}
+
+/// Operations that were asked for together, and who waits for what becomes of them.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) ops: Vec<Op>,
+    pub(super) waits: Waits,
+    /// It was part of a write that may have landed.
+    pub(super) sent: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Waits {
+    /// For jobs. The first `since` looks at the inbox are not used again.
+    Claim { since: u64, reply: oneshot::Sender<Result<Given>> },
+    /// For what has become of attempts: stays queued whatever happens.
+    Answers(oneshot::Sender<Result<Vec<Outcome>>>),
+    /// For something that must see the ledger as it is now, and that may fail.
+    Asked(oneshot::Sender<Result<Vec<Outcome>>>),
+    /// Nobody: tidying that goes along with the next commit.
+    Nobody,
+}
+
+impl Pending {
+    /// Whether nobody wants it any more and it may be left out.
+    fn is_withdrawn(&self) -> bool {
+        match &self.waits {
+            Waits::Claim { reply, .. } => reply.is_closed() && !self.sent,
+            Waits::Asked(reply) => reply.is_closed() && !self.sent,
+            Waits::Answers(_) | Waits::Nobody => false,
+        }
+    }
+
+    /// Tells whoever waits that it failed.
+    fn fail(self, error: &Error) {
+        match self.waits {
+            Waits::Claim { reply, .. } => drop(reply.send(Err(error.clone()))),
+            Waits::Answers(reply) | Waits::Asked(reply) => drop(reply.send(Err(error.clone()))),
+            Waits::Nobody => {}
+        }
+    }
+
+    fn stays_queued(&self) -> bool {
+        matches!(self.waits, Waits::Answers(_) | Waits::Nobody)
+    }
+}
+
+/// What waits for the next commit.
+#[derive(Debug, Default)]
+struct Line {
+    pending: Vec<Pending>,
+    /// These ride along with the next commit and are no reason for one.
+    riders: Vec<Op>,
+    running: bool,
+}
+
+/// A ledger as it was read or written last.
+#[derive(Debug, Clone)]
+pub(super) struct KnownLedger {
+    pub(super) seen: Arc<Seen<Ledger>>,
+    pub(super) at: Age,
+}
+
+/// What only the running committer changes.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    pub(super) session: Option<Arc<Session>>,
+    /// A commit of the session is known to have landed here.
+    pub(super) has_row: bool,
+    /// Claims that a caller has, or is being told of.
+    pub(super) hand: HashMap<ClaimId, Hold>,
+    /// Sessions of others that were found alive, and until when.
+    pub(super) alive: HashMap<SessionId, Millis>,
+    pub(super) tidied: Option<Moment>,
+    pub(super) committed: Option<Moment>,
+    /// Segments that could not be absorbed, each told once.
+    pub(super) told: std::collections::HashSet<SegmentId>,
+}
+
+/// One shard of a queue, as one opened store works on it.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    pub(crate) queue: Arc<Core>,
+    pub(crate) number: u8,
+    line: Mutex<Line>,
+    pub(super) desk: AsyncMutex<Desk>,
+    known: Mutex<Option<KnownLedger>>,
+    pub(super) ahead: Mutex<Vec<cycle::Ahead>>,
+    pub(super) deleting: Mutex<after::Deletes>,
+    /// What the last ledger that was seen is waiting for.
+    wakes_at: Mutex<Option<Millis>>,
+}
+
+impl Shard {
+    pub(crate) fn new(queue: &Arc<Core>, number: u8) -> Arc<Self> {
+        Arc::new(Self {
+            queue: Arc::clone(queue),
+            number,
+            line: Mutex::default(),
+            desk: AsyncMutex::default(),
+            known: Mutex::default(),
+            ahead: Mutex::default(),
+            deleting: Mutex::default(),
+            wakes_at: Mutex::default(),
+        })
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues operations, and starts a committer unless one runs.
+    fn submit(self: &Arc<Self>, pending: Pending) {
+        let mut line = self.line();
+        line.pending.push(pending);
+        self.start(line);
+    }
+
+    fn start(self: &Arc<Self>, mut line: MutexGuard<'_, Line>) {
+        if !std::mem::replace(&mut line.running, true) {
+            let shard = Arc::clone(self);
+            let shared = &self.queue.shared;
+            shared.tasks.spawn_on(async move { shard.run().await }, &shared.runtime);
+        }
+    }
+
+    /// Lets operations ride along with the next commit.
+    pub(super) fn ride(&self, operations: impl IntoIterator<Item = Op>) {
+        self.line().riders.extend(operations);
+    }
+
+    /// Claims up to `want` jobs. Dropped before it is answered, it is withdrawn or what it was given is given back.
+    pub(crate) async fn claim(self: &Arc<Self>, want: u32, since: u64) -> Result<Given> {
+        let (reply, told) = oneshot::channel();
+        let generator = &*self.queue.backend().generator;
+        let claim = loop {
+            if let Some(claim) = ClaimId::new(u64::from_le_bytes(generator.bytes())) {
+                break claim;
+            }
+        };
+        let op = Op::Claim { claim, want, idle_elsewhere: true };
+        self.submit(Pending { ops: vec![op], waits: Waits::Claim { since, reply }, sent: false });
+        self.wait_for(told, "claimed").await
+    }
+
+    /// Says what has become of attempts. Queued at once, whether or not the future is awaited.
+    pub(crate) fn answer(self: &Arc<Self>, ops: Vec<Op>) -> oneshot::Receiver<Result<Vec<Outcome>>> {
+        let (reply, told) = oneshot::channel();
+        self.submit(Pending { ops, waits: Waits::Answers(reply), sent: false });
+        told
+    }
+
+    /// Asks for something that must see the ledger as it is now.
+    pub(crate) async fn ask(self: &Arc<Self>, ops: Vec<Op>) -> Result<Vec<Outcome>> {
+        let (reply, told) = oneshot::channel();
+        self.submit(Pending { ops, waits: Waits::Asked(reply), sent: false });
+        self.wait_for(told, "changed").await
+    }
+
+    /// Commits soon, also if nobody waits for anything.
+    pub(super) fn nudge(self: &Arc<Self>) {
+        self.submit(Pending { ops: Vec::new(), waits: Waits::Nobody, sent: false });
+    }
+
+    /// What comes of it within the time that anybody waits for an answer.
+    pub(crate) async fn wait_for<T>(&self, told: oneshot::Receiver<Result<T>>, done: &str) -> Result<T> {
+        let limit = self.queue.shared.options.answer_timeout;
+        let name = || format!("shard {} of queue {:?}", self.number, self.queue.name);
+        match within(&*self.queue.backend().clock, limit, told).await {
+            Some(Ok(told)) => told,
+            Some(Err(_)) => Err(Error::unknown(format!("{} was closed: whether it was {done} is not known", name()))),
+            None => Err(Error::unknown(format!(
+                "no answer for {} within {limit:?}: whether it was {done} is not known yet; it stays queued",
+                name()
+            ))),
+        }
+    }
+
+    /// Takes the session's row out, with whatever else waits.
+    pub(crate) async fn close_session(self: &Arc<Self>, session: &Arc<Session>) {
+        {
+            let desk = self.desk.lock().await;
+            let mine = desk.session.as_ref().is_some_and(|known| known.id == session.id);
+            if !mine || !desk.has_row || !desk.hand.is_empty() || !session.is_valid() {
+                return;
+            }
+        }
+        if let Err(error) = self.ask(vec![Op::Close]).await {
+            tracing::debug!(%error, "the row of a session stays: whoever looks at it next takes it out");
+        }
+    }
+
+    /// When the ledger has to be looked at again, as far as was seen.
+    pub(crate) fn wakes_at(&self) -> Option<Millis> {
+        *self.wakes_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Everything that waits, in the order of their coming; `None` when there is nothing and the committer must end.
+    fn take(&self) -> Option<(Vec<Pending>, Vec<Op>)> {
+        let mut line = self.line();
+        line.pending.retain(|pending| !pending.is_withdrawn());
+        if line.pending.is_empty() {
+            line.running = false;
+            return None;
+        }
+        Some((std::mem::take(&mut line.pending), std::mem::take(&mut line.riders)))
+    }
+
+    /// The committer: runs while anything waits.
+    async fn run(self: Arc<Self>) {
+        let mut failures = 0;
+        let mut desk = self.desk.lock().await;
+        while let Some((pending, riders)) = self.take() {
+            self.space(&desk).await;
+            let Err((error, left)) = self.cycle(&mut desk, pending, riders).await else {
+                failures = 0;
+                continue;
+            };
+            let (stay, told): (Vec<_>, Vec<_>) = left.into_iter().partition(Pending::stays_queued);
+            for pending in told {
+                pending.fail(&error);
+            }
+            let stay: Vec<Pending> = stay.into_iter().filter(|pending| !pending.ops.is_empty()).collect();
+            if stay.is_empty() {
+                continue;
+            }
+            tracing::warn!(%error, queue = %self.queue.name, shard = self.number, "a commit failed: it is tried again");
+            self.put_back(stay);
+            failures += 1;
+            let longest = Duration::from_millis(50u64 << failures.min(8)).min(LONGEST_PAUSE);
+            let backend = self.queue.backend();
+            backend.clock.sleep(backend.generator.between(longest / 2, longest)).await;
+        }
+    }
+
+    /// Some stores take only so many writes to one name.
+    async fn space(&self, desk: &Desk) {
+        let backend = self.queue.backend();
+        let interval = self.queue.shared.options.commit_interval.unwrap_or_else(|| backend.spacing());
+        if let Some(last) = desk.committed {
+            let left = interval.saturating_sub(backend.clock.monotonic().since(last));
+            if !left.is_zero() {
+                backend.clock.sleep(left).await;
+            }
+        }
+    }
+
+    /// What is known of the ledger.
+    pub(super) fn known(&self) -> Option<KnownLedger> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Keeps a ledger that was read or written, unless a later one is known.
+    pub(super) fn learn(&self, seen: Arc<Seen<Ledger>>, at: Age) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let later = known.as_ref().is_some_and(|known| known.seen.record().revision > seen.record().revision);
+        if !later {
+            *self.wakes_at.lock().unwrap_or_else(PoisonError::into_inner) = seen.record().wakes_at();
+            *known = Some(KnownLedger { seen, at });
+        }
+    }
+
+    pub(super) fn forget(&self) {
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// The ledger as it is now: one read, which says at once if nothing has changed.
+    pub(crate) async fn look(&self) -> Result<Arc<Seen<Ledger>>> {
+        let (backend, slot) = (self.queue.backend(), self.queue.ledger_slot(self.number));
+        let at = Age::now(backend);
+        let seen = match self.known() {
+            None => cas::read(backend, &slot).await?,
+            Some(known) => match backend.read_again(&slot, &known.seen).await? {
+                Again::Same => {
+                    self.learn(Arc::clone(&known.seen), at);
+                    return Ok(known.seen);
+                }
+                Again::Now(seen) => seen,
+            },
+        };
+        let Some(seen) = seen else {
+            // Made with the queue, or lost since.
+            self.queue.settings().await?;
+            let again = cas::read(backend, &slot).await?.ok_or_else(|| self.missing())?;
+            let again = Arc::new(again);
+            self.learn(Arc::clone(&again), at);
+            return Ok(again);
+        };
+        let seen = Arc::new(seen);
+        self.learn(Arc::clone(&seen), at);
+        Ok(seen)
+    }
+
+    pub(super) fn missing(&self) -> Error {
+        let name = self.queue.layout.ledger(self.number);
+        Error::corrupt(format!("{name} is gone: nothing is run from this shard until an operator has made it again"))
+    }
+}

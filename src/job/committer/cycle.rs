@@ -1,0 +1,299 @@
+//! What goes into a commit: what was asked for, what the inbox shows, and what the ledger wants to have done.
+
+use super::{Desk, Pending, Shard, Waits, chores::Chores, plan::Prepared};
+use crate::{
+    Error, Result,
+    job::{
+        apply::{Caps, Op},
+        fetch::{Loaded, Read},
+        inbox::{Age, Look, USABLE, unknown},
+        layout::SegmentName,
+        ledger::{Ledger, Millis, Reason},
+        session::{Other, Session},
+    },
+};
+use futures_util::{StreamExt, stream};
+use std::{
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+/// Reads of segments that are on their way at once.
+const READS: usize = 32;
+/// A cycle commits what it has read when so much of a listing's time is used up.
+const READING: Duration = Duration::from_secs(10);
+/// However much is ready, the inbox is looked at this often: there may be something urgent in it.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A ledger that shows nothing to do is read again after this.
+const LEDGER_LASTS: Duration = Duration::from_secs(10);
+/// Sessions of others that are looked at in one cycle.
+const LOOKS: usize = 16;
+
+/// A segment that was read and is not absorbed yet.
+#[derive(Debug)]
+pub(in crate::job) struct Ahead {
+    pub(super) name: SegmentName,
+    pub(super) age: Age,
+    pub(super) found: Found,
+}
+
+#[derive(Debug)]
+pub(super) enum Found {
+    Loaded(Arc<Loaded>),
+    Damaged,
+}
+
+/// What claims want together.
+#[derive(Debug, Clone, Copy)]
+struct Demand {
+    want: u64,
+    since: u64,
+}
+
+impl Shard {
+    /// One commit. On an error, what was not answered.
+    pub(super) async fn cycle(
+        self: &Arc<Self>,
+        desk: &mut Desk,
+        mut pending: Vec<Pending>,
+        riders: Vec<Op>,
+    ) -> Result<(), (Error, Vec<Pending>)> {
+        let hold = self.queue.shared.sessions.hold();
+        let claims = pending.iter().any(|pending| matches!(pending.waits, Waits::Claim { .. }));
+        if claims && let Err(error) = self.ready_to_claim(desk).await {
+            // Whatever else there is goes on.
+            let (claims, rest): (Vec<_>, Vec<_>) =
+                pending.into_iter().partition(|pending| matches!(pending.waits, Waits::Claim { .. }));
+            claims.into_iter().for_each(|claim| claim.fail(&error));
+            pending = rest;
+            if pending.is_empty() {
+                self.ride(riders);
+                return Ok(());
+            }
+        }
+        match self.prepare(desk, &pending, riders).await {
+            Ok(prepared) => {
+                let demand = demand(&pending);
+                let ahead = self.look_ahead(demand, prepared.absorbing);
+                let (done, ()) = tokio::join!(self.commit(desk, pending, prepared), ahead);
+                drop(hold);
+                done
+            }
+            Err(error) => Err((error, pending)),
+        }
+    }
+
+    /// A session that is believed in, by a clock that can be.
+    async fn ready_to_claim(self: &Arc<Self>, desk: &mut Desk) -> Result<()> {
+        let shared = &self.queue.shared;
+        shared.backend.trust_clock(shared.max_clock_skew).await?;
+        let settings = self.queue.settings().await?;
+        let session = shared.sessions.ensure(settings.record().settings.session_ttl).await?;
+        if desk.session.as_ref().is_none_or(|known| known.id != session.id) {
+            desk.use_session(Some(session));
+        }
+        Ok(())
+    }
+
+    async fn prepare(self: &Arc<Self>, desk: &mut Desk, pending: &[Pending], riders: Vec<Op>) -> Result<Prepared> {
+        let backend = self.queue.backend();
+        let settings = self.queue.settings().await?;
+        if backend.store_time().is_none() {
+            backend.ask_time().await?;
+        }
+        let session = desk.session.clone().filter(|session| session.is_valid());
+        let must_be_fresh = pending.iter().any(|pending| matches!(pending.waits, Waits::Asked(_)));
+        // Without a session nothing would tell a write of ours from others': what is known must be what is there.
+        let mut seen = match self.known() {
+            Some(known) if session.is_some() && !must_be_fresh => known.seen,
+            _ => self.look().await?,
+        };
+        let demand = demand(pending);
+        let now = self.now();
+        if let Some(known) = self.known()
+            && demand.is_some()
+            && known.at.of(backend) >= LEDGER_LASTS
+            && seen.record().depth(now).ready == 0
+        {
+            seen = self.look().await?;
+        }
+        let ledger = seen.record();
+        let mut extra = riders;
+        let (mut tail, mut age, mut look) = (Vec::new(), None, None);
+        if let Some(demand) = demand {
+            look = self.look_for(demand, ledger, now).await?;
+            if let Some(look) = &look {
+                let enough = demand.want.saturating_sub(ledger.depth(now).ready).max(1);
+                self.fetch(ledger, look, enough).await?;
+            }
+            extra.extend(self.open(ledger, now).await?);
+            extra.extend(self.recover(desk, ledger, session.as_deref(), now).await);
+        }
+        let absorbing = self.absorb(&mut tail, &mut age);
+        let chores = Chores { shard: self, ledger, now, look: look.as_ref() };
+        chores.gather(desk, &mut extra, &mut tail, &mut age).await;
+        Ok(Prepared { seen, settings, session, extra, tail, age, absorbing })
+    }
+
+    /// The lower end of the store's time.
+    pub(super) fn now(&self) -> Millis {
+        let backend = self.queue.backend();
+        backend.store_time().unwrap_or_else(|| backend.clock.wall()).as_millis()
+    }
+
+    /// A look at the inbox, if there is less to hand out than is wanted or the last one was a while ago.
+    async fn look_for(&self, demand: Demand, ledger: &Ledger, now: Millis) -> Result<Option<Look>> {
+        let queue = &self.queue;
+        let backend = queue.backend();
+        let depth = ledger.depth(now);
+        let enough = depth.ready + self.jobs_ahead() >= demand.want;
+        if enough && queue.inbox.looked_within(backend, LOOK_EVERY).await {
+            return Ok(None);
+        }
+        if depth.ready == 0 && !enough {
+            let shards = queue.settings().await?.record().shards_ever;
+            queue.inbox.look_at_later(backend, &queue.layout, shards).await?;
+        }
+        // Looks of the last second serve for what is only a precaution.
+        let recent = enough.then_some(LOOK_EVERY);
+        queue.inbox.look(backend, &queue.layout, self.number, demand.since, recent).await.map(Some)
+    }
+
+    fn jobs_ahead(&self) -> u64 {
+        let ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        ahead.iter().map(|ahead| u64::from(ahead.name.jobs)).sum()
+    }
+
+    /// Reads segments that the inbox shows and the ledger does not know, until they have `enough` jobs.
+    async fn fetch(&self, ledger: &Ledger, look: &Look, enough: u64) -> Result<()> {
+        let here: Vec<SegmentName> = {
+            let ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+            ahead.iter().map(|ahead| ahead.name).collect()
+        };
+        let enough = enough.saturating_sub(here.iter().map(|name| u64::from(name.jobs)).sum());
+        let new: Vec<SegmentName> = look.names.iter().filter(|name| !here.contains(name)).copied().collect();
+        let names = unknown(ledger, &new, enough);
+        let queue = &self.queue;
+        let (backend, segments) = (queue.backend(), &queue.shared.segments);
+        let reads = stream::iter(names)
+            .map(|name| async move { (name, segments.read(backend, &queue.layout, &name).await) })
+            .buffered(READS);
+        let mut reads = std::pin::pin!(reads);
+        while let Some((name, read)) = reads.next().await {
+            let found = match read? {
+                Read::Loaded(loaded) if loaded.table.txn.is_none() => Some(Found::Loaded(loaded)),
+                Read::Loaded(_) => {
+                    tracing::debug!(segment = %name.id, "a segment of a transaction is left in the inbox");
+                    None
+                }
+                Read::Missing => None,
+                Read::Later(format) => {
+                    tracing::warn!(segment = %name.id, format, "a segment of a later format is left for a later version");
+                    None
+                }
+                Read::Damaged(why) => {
+                    tracing::error!(segment = %name.id, %why, "a damaged segment goes to the dead letters as it is");
+                    Some(Found::Damaged)
+                }
+            };
+            if let Some(found) = found {
+                let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+                ahead.push(Ahead { name, age: look.age, found });
+            }
+            if look.age.of(backend) >= READING {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// What was read and may still be used; how many jobs that is.
+    fn absorb(&self, tail: &mut Vec<Op>, age: &mut Option<Age>) -> u64 {
+        let backend = self.queue.backend();
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = 0;
+        for Ahead { name, age: listed, found } in ahead.drain(..) {
+            let listed_for = listed.of(backend);
+            if listed_for >= USABLE {
+                continue;
+            }
+            if age.is_none_or(|known: Age| known.of(backend) < listed_for) {
+                *age = Some(listed);
+            }
+            jobs += u64::from(name.jobs);
+            tail.push(match found {
+                Found::Loaded(loaded) => Op::Absorb { name, facts: Arc::clone(&loaded.facts) },
+                Found::Damaged => Op::BuryRaw { name, reason: Reason::Damaged },
+            });
+        }
+        jobs
+    }
+
+    /// Opens what is due soon and unread.
+    async fn open(&self, ledger: &Ledger, now: Millis) -> Result<Vec<Op>> {
+        let queue = &self.queue;
+        let mut ops = Vec::new();
+        for segment in ledger.to_open(now, &Caps::default()).into_iter().take(READS) {
+            let Some(row) = ledger.row_of(segment) else { continue };
+            match queue.shared.segments.read(queue.backend(), &queue.layout, &row.name).await? {
+                Read::Loaded(loaded) => ops.push(Op::Open { facts: Arc::clone(&loaded.facts) }),
+                read => tracing::error!(%segment, ?read, "a live segment cannot be read: its jobs wait"),
+            }
+        }
+        Ok(ops)
+    }
+
+    /// What is in the hands of processes that have died comes back.
+    async fn recover(&self, desk: &mut Desk, ledger: &Ledger, own: Option<&Session>, now: Millis) -> Vec<Op> {
+        let own = own.map(|session| session.id);
+        desk.alive.retain(|_, until| *until > now);
+        let sessions = ledger.to_look_at(own, now).filter(|session| !desk.alive.contains_key(&session.id));
+        let looks: Vec<_> = sessions.take(LOOKS).map(|session| (session.id, session.lease)).collect();
+        let mut ops = Vec::new();
+        for (id, lease) in looks {
+            match self.queue.shared.sessions.look(id, lease).await {
+                Ok(Other::Ended) => ops.push(Op::Recover { session: id }),
+                Ok(Other::Alive(until)) => drop(desk.alive.insert(id, until)),
+                // What cannot be read means held.
+                Err(error) => {
+                    tracing::warn!(%error, session = ?id, "whether a session has ended cannot be found out");
+                    desk.alive.insert(id, now.saturating_add(2000));
+                }
+            }
+        }
+        ops
+    }
+
+    /// While a commit is on its way: reads what the next one will need.
+    async fn look_ahead(self: &Arc<Self>, demand: Option<Demand>, absorbing: u64) {
+        let (Some(demand), Some(known)) = (demand, self.known()) else { return };
+        let ledger = known.seen.record();
+        let ready = ledger.depth(self.now()).ready + absorbing;
+        // Only where more was taken in than one claim wants: a queue that is worked off as it fills needs no second look.
+        if absorbing == 0 || ready >= 3 * demand.want {
+            return;
+        }
+        let queue = &self.queue;
+        let backend = queue.backend();
+        let looks = queue.inbox.looks();
+        let look = queue.inbox.look(backend, &queue.layout, self.number, looks, Some(READING)).await;
+        let Ok(look) = look else { return };
+        if let Err(error) = self.fetch(ledger, &look, demand.want).await {
+            tracing::debug!(%error, "reading ahead failed: the next commit reads for itself");
+        }
+    }
+}
+
+fn demand(pending: &[Pending]) -> Option<Demand> {
+    let mut all: Option<Demand> = None;
+    for pending in pending {
+        if let (Waits::Claim { since, .. }, Some(Op::Claim { want, .. })) = (&pending.waits, pending.ops.first()) {
+            let want = u64::from(*want);
+            all = Some(all.map_or(Demand { want, since: *since }, |known| Demand {
+                want: known.want + want,
+                since: known.since.max(*since),
+            }));
+        }
+    }
+    all
+}

@@ -1,0 +1,335 @@
+//! Looking a job up, cancelling it, and counting them.
+
+use super::{
+    apply::{Found, Op, Outcome},
+    core::Core,
+    fetch::{Loaded, Read},
+    id::{JobId, SegmentId},
+    inbox::unknown,
+    layout::{Listed, Place, SegmentName},
+    ledger::{JobRef, Ledger, Why},
+};
+use crate::{Error, Fence, Result, clock::Timestamp, storage::cas::Seen};
+use serde::Serialize;
+use std::sync::Arc;
+
+/// What a job is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum JobState {
+    /// Due later.
+    Scheduled,
+    /// Due, and not running.
+    Available,
+    /// In the hands of a process.
+    Running,
+    /// Waiting for its next attempt.
+    Retrying,
+    /// Held back.
+    Paused,
+    /// Ended.
+    Finished,
+    /// On its way to the dead letters.
+    Dead,
+    /// Cancelled, and about to end.
+    Cancelled,
+}
+
+/// What is known of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct JobInfo {
+    /// Its id.
+    pub id: JobId,
+    /// What it is doing.
+    pub state: JobState,
+    /// Attempts that were made, with one that runs.
+    pub attempts: u32,
+    /// How often in a row it was alone with a process that died.
+    pub stalls: u32,
+    /// When it was enqueued.
+    #[serde(rename = "enqueued_ms")]
+    pub enqueued_at: Option<Timestamp>,
+    /// When it is due next, while it waits.
+    #[serde(rename = "due_ms")]
+    pub due_at: Option<Timestamp>,
+    /// Since when it runs.
+    #[serde(rename = "running_since_ms")]
+    pub running_since: Option<Timestamp>,
+    /// What its last failed attempt said.
+    pub last_error: Option<String>,
+    /// Who runs it.
+    pub owner: Option<String>,
+    /// The fence of the attempt that runs.
+    pub fence: Option<Fence>,
+    /// What kind of job it is.
+    pub kind: Option<String>,
+    /// The caller's own id.
+    pub caller_id: Option<String>,
+}
+
+/// What became of a cancel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[must_use = "a job that runs is only asked to stop"]
+#[non_exhaustive]
+pub enum Cancelled {
+    /// It has ended as cancelled.
+    Done,
+    /// It runs, or is not taken in yet: it ends as cancelled unless it is finished.
+    Asked,
+    /// It has ended before.
+    AlreadyEnded,
+    /// Neither a ledger nor the inbox has it.
+    NotFound,
+}
+
+/// How many jobs there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[non_exhaustive]
+pub struct QueueDepth {
+    /// Due, and not running.
+    pub available: u64,
+    /// Due later.
+    pub scheduled: u64,
+    /// Waiting for their next attempt.
+    pub retrying: u64,
+    /// Held back.
+    pub paused: u64,
+    /// In the hands of processes.
+    pub running: u64,
+    /// On their way to the dead letters.
+    pub burying: u64,
+    /// The inbox has more than was listed: there are at least this many.
+    pub at_least: bool,
+    /// When the one that waits longest was or will be due.
+    #[serde(rename = "oldest_due_ms")]
+    pub oldest_due: Option<Timestamp>,
+}
+
+/// Where a job is.
+enum Where {
+    Ledger(Arc<Seen<Ledger>>, JobRef, Found),
+    Inbox(SegmentName),
+    Nowhere,
+}
+
+async fn locate(core: &Arc<Core>, id: JobId) -> Result<Where> {
+    let ever = core.settings().await?.record().shards_ever;
+    if u16::from(id.segment().shard()) >= ever {
+        return Ok(Where::Nowhere);
+    }
+    let shard = core.shard(id.segment().shard());
+    let job = JobRef::from(id);
+    for second in [false, true] {
+        let seen = shard.look().await?;
+        match seen.record().find(job) {
+            Found::Unknown => {
+                if let Some(name) = in_inbox(core, id.segment()).await? {
+                    return Ok(Where::Inbox(name));
+                }
+                // It may have been absorbed between the two looks.
+                if second {
+                    return Ok(Where::Nowhere);
+                }
+            }
+            Found::Elsewhere(spills) => {
+                for spill in spills {
+                    if let Some(index) = index_in(core, seen.record(), spill, id).await? {
+                        let job = JobRef { segment: spill, index };
+                        let found = seen.record().find(job);
+                        return Ok(Where::Ledger(seen, job, found));
+                    }
+                }
+                return Ok(Where::Nowhere);
+            }
+            found => return Ok(Where::Ledger(seen, job, found)),
+        }
+    }
+    Ok(Where::Nowhere)
+}
+
+async fn index_in(core: &Core, ledger: &Ledger, segment: SegmentId, id: JobId) -> Result<Option<u16>> {
+    let Some(loaded) = table(core, ledger, segment).await? else { return Ok(None) };
+    Ok((0..loaded.facts.jobs).find(|index| loaded.table.id(*index) == Some(id)))
+}
+
+async fn table(core: &Core, ledger: &Ledger, segment: SegmentId) -> Result<Option<Arc<Loaded>>> {
+    let Some(row) = ledger.row_of(segment) else { return Ok(None) };
+    read(core, &row.name).await
+}
+
+async fn read(core: &Core, name: &SegmentName) -> Result<Option<Arc<Loaded>>> {
+    Ok(match core.shared.segments.read(core.backend(), &core.layout, name).await? {
+        Read::Loaded(loaded) => Some(loaded),
+        _ => None,
+    })
+}
+
+async fn in_inbox(core: &Core, segment: SegmentId) -> Result<Option<SegmentName>> {
+    for prefix in core.layout.look_up(segment) {
+        let page = core.backend().page(&prefix, None, 2).await?;
+        for name in &page.names {
+            if let Listed::Segment(found) = core.layout.parse(name.as_str())
+                && found.id == segment
+            {
+                return Ok(Some(found));
+            }
+        }
+    }
+    Ok(None)
+}
+
+pub(crate) async fn get(core: &Arc<Core>, id: JobId) -> Result<Option<JobInfo>> {
+    let now = core.backend().store_time().unwrap_or_else(|| core.backend().clock.wall());
+    let mut info = JobInfo {
+        id,
+        state: JobState::Finished,
+        attempts: 0,
+        stalls: 0,
+        enqueued_at: None,
+        due_at: None,
+        running_since: None,
+        last_error: None,
+        owner: None,
+        fence: None,
+        kind: None,
+        caller_id: None,
+    };
+    match locate(core, id).await? {
+        Where::Nowhere => return Ok(None),
+        Where::Inbox(name) => {
+            let Some(loaded) = read(core, &name).await? else { return Ok(None) };
+            if id.index() >= loaded.facts.jobs {
+                return Ok(None);
+            }
+            describe(&mut info, &loaded, id.index());
+            wait(&mut info, now);
+        }
+        Where::Ledger(seen, job, found) => {
+            let ledger = seen.record();
+            if ledger.row_of(job.segment).is_some_and(|row| job.index >= row.name.jobs) {
+                return Ok(None);
+            }
+            if !matches!(found, Found::Ended | Found::SegmentFinished)
+                && let Some(loaded) = table(core, ledger, job.segment).await?
+            {
+                describe(&mut info, &loaded, job.index);
+            }
+            fill(&mut info, ledger, found, now);
+        }
+    }
+    Ok(Some(info))
+}
+
+fn describe(info: &mut JobInfo, loaded: &Loaded, index: u16) {
+    let Some(entry) = loaded.table.jobs.get(usize::from(index)) else { return };
+    info.enqueued_at = Some(loaded.table.made);
+    info.due_at = Some(entry.due);
+    info.attempts = entry.history.attempts;
+    info.stalls = u32::from(entry.history.stalls);
+    info.last_error = entry.history.error.as_deref().map(str::to_owned);
+    info.kind = entry.kind.as_deref().map(str::to_owned);
+    info.caller_id = entry.caller_id.as_deref().map(str::to_owned);
+}
+
+fn wait(info: &mut JobInfo, now: Timestamp) {
+    let due = info.due_at.is_none_or(|due| due <= now);
+    info.state = if due { JobState::Available } else { JobState::Scheduled };
+}
+
+fn fill(info: &mut JobInfo, ledger: &Ledger, found: Found, now: Timestamp) {
+    match found {
+        Found::Unread => wait(info, now),
+        Found::Waiting { why, due, attempts, stalls, paused, error } => {
+            info.due_at = Some(Timestamp::from_millis(due));
+            (info.attempts, info.stalls) = (attempts, u32::from(stalls));
+            info.last_error = error.as_deref().map(str::to_owned).or_else(|| info.last_error.take());
+            wait(info, now);
+            info.state = match (paused, info.state, why) {
+                (true, ..) => JobState::Paused,
+                (_, JobState::Scheduled, Why::Failed | Why::Stalled) => JobState::Retrying,
+                (_, state, _) => state,
+            };
+        }
+        Found::Running { session, fence, since, attempt, stalls, cancelling, .. } => {
+            info.state = if cancelling { JobState::Cancelled } else { JobState::Running };
+            (info.attempts, info.stalls) = (attempt, u32::from(stalls));
+            info.due_at = None;
+            info.running_since = Some(Timestamp::from_millis(since));
+            info.fence = Some(fence);
+            info.owner = ledger.session(session).map(|session| session.owner.as_ref().to_owned());
+        }
+        Found::Burying(_) => info.state = JobState::Dead,
+        Found::Ended | Found::SegmentFinished | Found::Moving { .. } => info.state = JobState::Finished,
+        Found::Elsewhere(_) | Found::Unknown => wait(info, now),
+    }
+}
+
+pub(crate) async fn cancel(core: &Arc<Core>, id: JobId) -> Result<Cancelled> {
+    const TRIES: u32 = 3;
+    for _ in 0..TRIES {
+        let (job, in_inbox) = match locate(core, id).await? {
+            Where::Nowhere => return Ok(Cancelled::NotFound),
+            Where::Inbox(name) if id.index() >= name.jobs => return Ok(Cancelled::NotFound),
+            Where::Inbox(_) => (JobRef::from(id), true),
+            Where::Ledger(_, job, _) => (job, false),
+        };
+        let outcomes = core.shard(id.segment().shard()).ask(vec![Op::Cancel { job, in_inbox }]).await?;
+        match outcomes.first() {
+            Some(Outcome::Ended { .. }) => return Ok(Cancelled::Done),
+            Some(Outcome::Asked) => return Ok(Cancelled::Asked),
+            Some(Outcome::NotFound) if in_inbox => return Ok(Cancelled::AlreadyEnded),
+            Some(Outcome::Nothing | Outcome::NotFound) => return Ok(Cancelled::AlreadyEnded),
+            // It has moved meanwhile.
+            Some(Outcome::Elsewhere) => {}
+            Some(Outcome::Full(_)) => {
+                return Err(Error::unavailable("too many cancels wait in this shard: try again later"));
+            }
+            _ => return Err(Error::unknown(format!("whether job {id} was cancelled is not known: look at it"))),
+        }
+    }
+    Err(Error::unavailable(format!("job {id} moves too fast: try again")))
+}
+
+pub(crate) async fn depth(core: &Arc<Core>) -> Result<QueueDepth> {
+    let backend = core.backend();
+    let ever = core.settings().await?.record().shards_ever;
+    let mut depth = QueueDepth::default();
+    let mut names = Vec::new();
+    // The listings first: what is absorbed in between is counted by the ledger alone.
+    for folder in [core.layout.inbox(), core.layout.later_all()] {
+        let page = backend.page(&folder, None, 1000).await?;
+        depth.at_least |= page.more;
+        for name in &page.names {
+            if let Listed::Segment(segment) = core.layout.parse(name.as_str()) {
+                names.push(segment);
+            }
+        }
+    }
+    let now = backend.store_time().unwrap_or_else(|| backend.clock.wall()).as_millis();
+    for number in 0..ever {
+        let number = u8::try_from(number).unwrap_or(u8::MAX);
+        let seen = core.shard(number).look().await?;
+        let ledger = seen.record();
+        let known = ledger.depth(now);
+        depth.available += known.ready;
+        depth.scheduled += known.scheduled;
+        depth.retrying += known.retrying;
+        depth.paused += known.paused;
+        depth.running += known.running;
+        depth.burying += known.burying;
+        let oldest = known.oldest.map(Timestamp::from_millis);
+        depth.oldest_due = [depth.oldest_due, oldest].into_iter().flatten().min();
+        let mine: Vec<SegmentName> = names.iter().filter(|name| name.id.shard() == number).copied().collect();
+        for name in unknown(ledger, &mine, u64::MAX) {
+            let jobs = u64::from(name.jobs);
+            match name.place {
+                Place::At(minute) if minute.start().as_millis() > now => depth.scheduled += jobs,
+                _ => depth.available += jobs,
+            }
+        }
+    }
+    Ok(depth)
+}

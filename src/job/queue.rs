@@ -1,0 +1,139 @@
+//! A queue, as producers and consumers use it.
+
+use super::{
+    answer::{AttemptEnd, answer_all},
+    attempt::Job,
+    claiming::Claim,
+    core::{Core, Shared},
+    enqueue::{Enqueue, EnqueueOne},
+    id::JobId,
+    new::NewJob,
+    settings::QueueSettings,
+};
+use crate::{Error, Namespace, Result};
+use std::{fmt, sync::Arc};
+
+/// A queue of jobs. Cheap to clone.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+/// use leasehold::job::{AttemptEnd, NewJob};
+///
+/// let store = leasehold::Store::open("memory://").await?;
+/// let queue = store.queue("emails")?;
+///
+/// let id = queue.enqueue(NewJob::new("ann@example.org").kind("welcome")).await?;
+///
+/// for job in queue.claim(10).await? {
+///     assert_eq!((job.id(), job.attempt()), (id, 1));
+///     println!("to {:?}, fence {}", job.args(), job.fence());
+///     match job.finish().await? {
+///         AttemptEnd::Finished { .. } => {}
+///         other => println!("somebody else was faster: {other:?}"),
+///     }
+/// }
+/// # Ok::<(), leasehold::Error>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Queue {
+    shared: Arc<Shared>,
+    namespace: Namespace,
+    pub(crate) core: Arc<Core>,
+}
+
+impl Queue {
+    pub(crate) fn new(shared: &Arc<Shared>, namespace: Namespace, name: &str) -> Result<Self> {
+        let core = shared.core(&namespace, name)?;
+        Ok(Self { shared: Arc::clone(shared), namespace, core })
+    }
+
+    /// The queue of this name in another namespace.
+    pub fn namespace<N>(&self, namespace: N) -> Result<Self>
+    where
+        N: TryInto<Namespace>,
+        N::Error: Into<Error>,
+    {
+        Self::new(&self.shared, namespace.try_into().map_err(Into::into)?, &self.core.name)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.core.name
+    }
+
+    /// Enqueues one job: durable when this is answered. One request.
+    pub fn enqueue(&self, job: impl Into<NewJob>) -> EnqueueOne {
+        EnqueueOne::new(Arc::clone(&self.core), job.into())
+    }
+
+    /// Enqueues any number of jobs; their ids come in their order. None for no jobs.
+    ///
+    /// They go into segments of up to 2,000 jobs or about 4 MiB, by shard, class and due hour, one request each and side by
+    /// side. Each segment is there whole or not at all; the call as a whole is not.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// # let store = leasehold::Store::open("memory://").await?;
+    /// let queue = store.queue("thumbnails")?;
+    /// let ids = queue.enqueue_many((0..5).map(|n| format!("image-{n}"))).await?;
+    /// assert_eq!(ids.len(), 5);
+    /// # Ok::<(), leasehold::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn enqueue_many<J: Into<NewJob>>(&self, jobs: impl IntoIterator<Item = J>) -> Enqueue {
+        Enqueue::new(Arc::clone(&self.core), jobs.into_iter().map(Into::into).collect())
+    }
+
+    /// Claims up to `most` jobs that are due; none if there are none. [`Claim`] says what else can be asked for.
+    pub fn claim(&self, most: u32) -> Claim {
+        Claim::new(Arc::clone(&self.core), most)
+    }
+
+    /// Finishes many jobs in one commit for each shard. What became of each comes in their order.
+    pub async fn finish_all(&self, jobs: impl IntoIterator<Item = Job>) -> Result<Vec<AttemptEnd>> {
+        answer_all(jobs.into_iter().map(Job::into_finished).collect()).await
+    }
+
+    /// What the queue is set to; makes it if there is none.
+    pub async fn settings(&self) -> Result<QueueSettings> {
+        Ok(self.core.settings().await?.record().settings.clone())
+    }
+
+    /// Changes what the queue is set to, for everybody: other processes go by it when they meet it in a ledger, and within
+    /// a minute at the latest.
+    pub async fn change_settings(&self, settings: QueueSettings) -> Result<()> {
+        let known = self.core.change_settings(settings).await?;
+        // What must hold at once is in every ledger before this is answered.
+        for shard in 0..known.record().shards_ever {
+            self.core.shard(u8::try_from(shard).unwrap_or(u8::MAX)).ask(Vec::new()).await?;
+        }
+        Ok(())
+    }
+
+    /// What is known of a job; `None` if neither a ledger nor the inbox has it: it ended a while ago, or never was.
+    pub async fn get(&self, id: JobId) -> Result<Option<super::JobInfo>> {
+        super::info::get(&self.core, id).await
+    }
+
+    /// Cancels a job. One that waits ends at once; one that runs is marked, and ends as cancelled unless it is finished.
+    pub async fn cancel(&self, id: JobId) -> Result<super::Cancelled> {
+        super::info::cancel(&self.core, id).await
+    }
+
+    /// How many jobs there are: one listing, and one read for each shard.
+    pub async fn depth(&self) -> Result<super::QueueDepth> {
+        super::info::depth(&self.core).await
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue")
+            .field("namespace", &self.namespace)
+            .field("name", &self.core.name)
+            .finish_non_exhaustive()
+    }
+}

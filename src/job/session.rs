@@ -1,0 +1,221 @@
+//! The session of an opened store: one lease, kept alive while jobs are in hand, on which all claims hang.
+//!
+//! A session that was lost is never renewed or granted again: the next claim makes a new one, under a new random key.
+//! Whether the session of somebody else has ended is never guessed from a time: its record is cleared first, by
+//! compare-and-swap, so that a renewal on its way cannot revive it.
+
+use super::{
+    apply::Ticket,
+    committer::Shard,
+    ledger::{Millis, SessionId},
+};
+use crate::{
+    Key, LeaseId, Leases, Result,
+    clock::Timestamp,
+    generator::GeneratorExt,
+    lease::{Acquired, Guard, Locked, Request},
+    storage::Backend,
+};
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+/// What the keys of sessions begin with, in the library's own namespace.
+pub(crate) const KEYS: &str = crate::lease::layout::SESSIONS;
+
+/// A session of this process.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: SessionId,
+    lease: LeaseId,
+    owner: Arc<str>,
+    guard: Mutex<Option<Guard>>,
+}
+
+impl Session {
+    fn guard(&self) -> MutexGuard<'_, Option<Guard>> {
+        self.guard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this process may still believe in it.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.guard().as_ref().is_some_and(Guard::is_valid)
+    }
+
+    /// Under which a commit is made.
+    pub(crate) fn ticket(&self, has_row: bool) -> Ticket {
+        let until = self.guard().as_ref().map_or(0, |guard| guard.grant().expires_at().as_millis());
+        Ticket { id: self.id, lease: *self.lease.as_bytes(), owner: Arc::clone(&self.owner), until, has_row }
+    }
+
+    /// Gives the lease back.
+    async fn release(&self) {
+        let guard = self.guard().take();
+        if let Some(guard) = guard
+            && let Err(error) = guard.release().await
+        {
+            tracing::debug!(%error, "a session could not be released: it ends by itself");
+        }
+    }
+}
+
+/// The session of an opened store, if it has one now.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    leases: Leases,
+    backend: Arc<Backend>,
+    owner: Arc<str>,
+    current: tokio::sync::Mutex<Option<Arc<Session>>>,
+    /// Claims in hand or on their way, over all queues.
+    in_hand: AtomicUsize,
+    /// Shards that have a row of it.
+    shards: Mutex<Vec<Weak<Shard>>>,
+}
+
+/// Keeps the session from being given up.
+#[derive(Debug)]
+pub(crate) struct Hold(Arc<Sessions>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.0.in_hand.fetch_sub(1, SeqCst) == 1 {
+            Sessions::close_soon(&self.0);
+        }
+    }
+}
+
+/// What is known of somebody else's session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Other {
+    /// For good.
+    Ended,
+    /// Until then at the least, by the clock of its holder.
+    Alive(Millis),
+}
+
+fn key(id: SessionId) -> Result<Key> {
+    Key::new(format!("{KEYS}{:032x}", u128::from_be_bytes(id.0)))
+}
+
+impl Sessions {
+    pub(crate) fn new(leases: Leases, backend: Arc<Backend>, owner: Arc<str>) -> Arc<Self> {
+        Arc::new(Self {
+            leases,
+            backend,
+            owner,
+            current: tokio::sync::Mutex::new(None),
+            in_hand: AtomicUsize::new(0),
+            shards: Mutex::default(),
+        })
+    }
+
+    /// Keeps the session, if there is one or will be.
+    pub(crate) fn hold(self: &Arc<Self>) -> Hold {
+        self.in_hand.fetch_add(1, SeqCst);
+        Hold(Arc::clone(self))
+    }
+
+    /// A session that is believed in, made now if need be. The caller has a [hold](Self::hold).
+    pub(crate) async fn ensure(&self, ttl: Duration) -> Result<Arc<Session>> {
+        let mut current = self.current.lock().await;
+        if let Some(session) = current.as_ref().filter(|session| session.is_valid()) {
+            return Ok(Arc::clone(session));
+        }
+        if let Some(lost) = current.take() {
+            // Whoever finds its own session over frees its record at once.
+            drop(lost.guard().take());
+        }
+        let id = SessionId(self.backend.generator.bytes());
+        let request = Request::new(ttl).owner(self.owner.as_ref()).new_key();
+        let guard = match self.leases.lock_within(&key(id)?, &request, Duration::ZERO).await? {
+            Locked::Granted(guard) => guard,
+            Locked::Held(held) => {
+                return Err(crate::Error::unavailable(format!("the key of a new session is {held}: try again")));
+            }
+        };
+        let lease = guard.grant().lease_id();
+        let session = Arc::new(Session { id, lease, owner: Arc::clone(&self.owner), guard: Mutex::new(Some(guard)) });
+        self.shards().clear();
+        *current = Some(Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// It was found over: never used again, and its record is freed at once.
+    pub(crate) fn lose(&self, session: &Session) {
+        drop(session.guard().take());
+    }
+
+    fn shards(&self) -> MutexGuard<'_, Vec<Weak<Shard>>> {
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A shard has a row of the session now.
+    pub(crate) fn note_row(&self, shard: &Arc<Shard>) {
+        let shard = Arc::downgrade(shard);
+        let mut shards = self.shards();
+        if !shards.iter().any(|known| known.ptr_eq(&shard)) {
+            shards.push(shard);
+        }
+    }
+
+    /// Gives the session up in a while, if nothing is in hand then.
+    fn close_soon(self: &Arc<Self>) {
+        let sessions = Arc::clone(self);
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
+            let clock = Arc::clone(&sessions.backend.clock);
+            clock.sleep(LINGER).await;
+            sessions.close_if_idle().await;
+        });
+    }
+
+    /// Takes the session's rows out of the ledgers and gives its lease back, if nothing is in hand.
+    pub(crate) async fn close_if_idle(&self) {
+        let mut current = self.current.lock().await;
+        if self.in_hand.load(SeqCst) > 0 {
+            return;
+        }
+        let Some(session) = current.take() else { return };
+        let shards: Vec<Arc<Shard>> = self.shards().drain(..).filter_map(|shard| shard.upgrade()).collect();
+        for shard in shards {
+            shard.close_session(&session).await;
+        }
+        session.release().await;
+    }
+
+    /// Whether the session of another process has ended. Clears its record if it has.
+    pub(crate) async fn look(&self, id: SessionId, lease: [u8; 16]) -> Result<Other> {
+        let key = key(id)?;
+        let status = self.leases.peek(&key).await?;
+        match &status.holder {
+            Some(holder) if *holder.lease_id.as_bytes() != lease => Ok(Other::Ended),
+            Some(holder) if !status.may_have_ended => {
+                Ok(Other::Alive(holder.expires_at.as_millis().max(self.soon().as_millis())))
+            }
+            // Free, over, or not there at all: only a write of our own proves that nothing of it can come any more.
+            _ => self.take_and_free(&key).await,
+        }
+    }
+
+    fn soon(&self) -> Timestamp {
+        self.backend.store_time().unwrap_or_else(|| self.backend.clock.wall()).plus(Duration::from_secs(2))
+    }
+
+    async fn take_and_free(&self, key: &Key) -> Result<Other> {
+        let request = Request::default().owner(self.owner.as_ref());
+        match self.leases.acquire(key, &request).await? {
+            Acquired::Granted(grant) => {
+                self.leases.release(&grant).await?;
+                Ok(Other::Ended)
+            }
+            Acquired::Held(_) => Ok(Other::Alive(self.soon().as_millis())),
+        }
+    }
+}
+
+/// How long a session is kept with nothing in hand: the next claim would need it again.
+const LINGER: Duration = Duration::from_secs(10);

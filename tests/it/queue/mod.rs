@@ -1,0 +1,4 @@
+//! Queues of jobs, one module a promise.
+
+mod basics;
+mod shared;

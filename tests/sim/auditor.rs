@@ -3,6 +3,7 @@
 use crate::{
     beliefs::Belief,
     plan::Plan,
+    queue::Jobs,
     records::{Lease, Record, hour_of, id},
     register::Register,
     world::{SKEW_MICROS, World},
@@ -65,6 +66,7 @@ pub struct State {
     pub resource: BTreeMap<String, u64>,
     pub grants: u64,
     register: Register,
+    jobs: Jobs,
     violations: Vec<String>,
 }
 
@@ -126,6 +128,16 @@ impl Auditor {
         judged.map_err(|what| self.accuse(what)).ok()
     }
 
+    /// So have jobs.
+    pub fn jobs<T>(&self, judge: impl FnOnce(&mut Jobs) -> Result<T, String>) -> Option<T> {
+        let judged = judge(&mut self.lock().jobs);
+        judged.map_err(|what| self.accuse(what)).ok()
+    }
+
+    pub fn job_counts(&self) -> BTreeMap<&'static str, u64> {
+        self.lock().jobs.counts.clone()
+    }
+
     /// A machine sends a write.
     pub fn sent(&self, machine: usize, name: &str, body: &[u8]) {
         let at = self.world.now();
@@ -147,7 +159,10 @@ impl Auditor {
         let name = applied.name.as_str();
         let how = if applied.op == Op::Put { "wrote" } else { "deleted" };
         self.world.note(format_args!("    the store {how} {name}"));
-        let problems = if let Some((namespace, key)) = name.split_once("/meta/") {
+        let problems = if name.contains("/queue/") {
+            self.lock().jobs.see(applied);
+            Vec::new()
+        } else if let Some((namespace, key)) = name.split_once("/meta/") {
             let key = key.strip_suffix(".pb").unwrap_or(key);
             self.world.watching(|| self.see_record(namespace, key, applied))
         } else if let Some((namespace, filed)) = name.split_once("/.lease-index/") {

@@ -240,6 +240,10 @@ impl Auditor {
             gone.into_values().collect()
         };
         drop(gone);
+        self.jobs(|jobs| {
+            jobs.crashed(machine);
+            Ok(())
+        });
     }
 
     /// A client was told that somebody else has the key.

@@ -2,6 +2,7 @@
 
 use crate::{
     plan::{Plan, dice},
+    profile::Profile,
     world::{SECOND, SKEW_MICROS},
 };
 use rand::{RngExt, rngs::StdRng, seq::IndexedRandom};
@@ -81,7 +82,17 @@ impl Plan {
         // Between the looks at a lease and at the store's time as well.
         let more =
             [None, Some(Trap::Writes("/meta/")), Some(Trap::Reads("/meta/")), Some(Trap::Reads(".leasehold/time"))];
-        let traps = if self.has("wrong") { more } else { traps };
+        let queues = [
+            None,
+            Some(Trap::Writes("/ledger/")),
+            Some(Trap::Reads("/ledger/")),
+            Some(Trap::Writes("/in/")),
+        ];
+        let traps = match self.profile {
+            Profile::Queues => queues,
+            _ if self.has("wrong") => more,
+            _ => traps,
+        };
         let trap = |dice: &mut StdRng| *traps.choose(dice).unwrap_or(&None);
         add("pause", 30, &mut |dice| {
             // Now and then over the gap, with an operation in hand.

@@ -16,6 +16,7 @@ mod node;
 mod operator;
 mod plan;
 mod profile;
+mod queue;
 mod records;
 mod register;
 mod run;
@@ -35,6 +36,7 @@ struct Sum {
     stalls: u64,
     faults: BTreeMap<&'static str, u64>,
     events: BTreeMap<&'static str, u64>,
+    jobs: BTreeMap<&'static str, u64>,
     failed: Vec<(u64, Vec<String>)>,
 }
 
@@ -45,6 +47,7 @@ impl Sum {
         self.stalls += ran.stalls;
         ran.faults.into_iter().for_each(|(kind, count)| *self.faults.entry(kind).or_default() += count);
         ran.events.into_iter().for_each(|(kind, count)| *self.events.entry(kind).or_default() += count);
+        ran.jobs.into_iter().for_each(|(kind, count)| *self.jobs.entry(kind).or_default() += count);
         if !ran.violations.is_empty() {
             self.failed.push((seed, ran.violations));
         }
@@ -62,14 +65,18 @@ fn processors() -> usize {
 
 /// Runs many seeds, on as many threads as there are processors.
 fn simulate(seeds: Range<u64>) -> Sum {
+    simulate_plans(seeds, |seed| run(&Plan::new(seed), false))
+}
+
+fn simulate_plans(seeds: Range<u64>, run: impl Fn(u64) -> Ran + Sync) -> Sum {
     let threads = processors() as u64;
     let sum = Mutex::new(Sum::default());
     thread::scope(|scope| {
         for thread in 0..threads {
-            let (sum, seeds) = (&sum, seeds.clone());
+            let (sum, seeds, run) = (&sum, seeds.clone(), &run);
             scope.spawn(move || {
                 for seed in seeds.filter(|seed| seed % threads == thread) {
-                    let ran = run(&Plan::new(seed), false);
+                    let ran = run(seed);
                     sum.lock().unwrap().add(seed, ran);
                 }
             });
@@ -110,13 +117,27 @@ fn no_promise_is_broken() {
     }
     let seeds = number("LEASEHOLD_SIM_SEEDS", 200);
     let from = number("LEASEHOLD_SIM_FROM", 0);
-    let mut sum = simulate(from..from + seeds);
+    report(simulate(from..from + seeds), seeds, Plan::new);
+}
+
+/// A tenth as many seeds as the others are run, each with a queue.
+#[test]
+fn no_job_is_lost() {
+    let seeds = number("LEASEHOLD_SIM_SEEDS", 200).div_ceil(10);
+    let from = number("LEASEHOLD_SIM_FROM", 0);
+    report(queue::simulate(from..from + seeds), seeds, Plan::of_queues);
+}
+
+fn report(mut sum: Sum, seeds: u64, plan: fn(u64) -> Plan) {
     let total: u64 = sum.operations.iter().sum();
     let faulted: u64 = sum.faults.values().sum();
     println!("{seeds} seeds, {total} operations, {} grants, {} stalls", sum.grants.iter().sum::<u64>(), sum.stalls);
     println!("median of a seed: {} operations, {} grants", median(&mut sum.operations), median(&mut sum.grants));
     println!("faults: {faulted} ({:.1} % of operations): {:?}", faulted as f64 * 100. / total as f64, sum.faults);
     println!("events: {:?}", sum.events);
+    if !sum.jobs.is_empty() {
+        println!("jobs: {:?}", sum.jobs);
+    }
     println!("violations: {}", sum.failed.len());
     sum.failed.sort();
     let mut kinds: BTreeMap<String, Vec<&(u64, Vec<String>)>> = BTreeMap::new();
@@ -124,13 +145,13 @@ fn no_promise_is_broken() {
         kinds.entry(kind_of(failed.1.first().unwrap())).or_default().push(failed);
     }
     for (kind, failed) in &kinds {
-        let seeds: Vec<String> = failed.iter().take(20).map(|(seed, _)| Plan::new(*seed).titled()).collect();
+        let seeds: Vec<String> = failed.iter().take(20).map(|(seed, _)| plan(*seed).titled()).collect();
         println!("{} times {kind:?}: {}", failed.len(), seeds.join(", "));
     }
     // The first of each kind, made smaller.
     for (kind, failed) in kinds.iter().take(5) {
         let (seed, violations) = failed.first().unwrap();
-        println!("LEASEHOLD_SIM='{}': {}", shrink(&Plan::new(*seed), kind), violations.first().unwrap());
+        println!("LEASEHOLD_SIM='{}': {}", shrink(&plan(*seed), kind), violations.first().unwrap());
     }
     assert!(sum.failed.is_empty());
 }

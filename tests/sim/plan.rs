@@ -92,6 +92,9 @@ impl Plan {
 
     /// When the clients are at work, counted from the start; in between there is nobody.
     pub fn stretches(&self) -> Vec<(i64, i64)> {
+        if self.profile == Profile::Queues {
+            return self.queue_stretches();
+        }
         let mut dice = dice(self.seed, "stretches", 0);
         let mut at = 0;
         let mut stretches = Vec::new();
@@ -154,6 +157,7 @@ impl Plan {
             settings.sweep.rest_spread = secs(5);
             settings.sweep.cluster_singleton = self.seed.is_multiple_of(3);
         }
+        self.job_settings(&mut settings);
         settings
     }
 
@@ -187,7 +191,9 @@ impl Plan {
         faults.into_iter().fold(Rates::none(), |rates, (part, fault, weight)| {
             // Drawn also for what is left out, so that the rest stays as it is.
             let weight = weight * dice.random_range(1..=3) * scale / 2;
-            if self.has(part) { rates.with(fault, weight) } else { rates }
+            // A segment that is damaged twice goes to the dead letters as it is, and none of its jobs runs.
+            let left_out = part == "corrupt" && self.profile == Profile::Queues;
+            if self.has(part) && !left_out { rates.with(fault, weight) } else { rates }
         })
     }
 

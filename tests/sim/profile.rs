@@ -18,22 +18,24 @@ pub enum Profile {
     Shared,
     /// Operators at work: force, repairs; many namespaces, names and guards.
     Operated,
+    /// Producers and workers on a queue. No seed has it by itself: `tests/sim/queue` runs them beside the others.
+    Queues,
 }
 
 /// What only some kinds of runs have.
 const SPECIAL: [(&str, &[Profile]); 17] = {
-    use Profile::{Clocks, Operated, Served, Shared};
+    use Profile::{Clocks, Operated, Queues, Served, Shared};
     [
         ("by_id", &[Served, Clocks, Shared, Operated]),
         ("evict", &[Served, Clocks, Operated]),
         ("sweeper", &[Served, Clocks, Shared, Operated]),
-        ("wrong", &[Clocks, Shared]),
+        ("wrong", &[Clocks, Shared, Queues]),
         ("one_shot", &[Clocks, Shared]),
-        ("rates", &[Clocks, Shared]),
-        ("dates", &[Clocks, Shared, Operated]),
+        ("rates", &[Clocks, Shared, Queues]),
+        ("dates", &[Clocks, Shared, Operated, Queues]),
         ("proxy", &[Clocks, Shared]),
         ("fronts", &[Clocks]),
-        ("whole", &[Clocks, Shared, Operated]),
+        ("whole", &[Clocks, Shared, Operated, Queues]),
         ("force", &[Operated]),
         ("fsck", &[Operated]),
         ("namespaces", &[Operated]),
@@ -45,7 +47,7 @@ const SPECIAL: [(&str, &[Profile]); 17] = {
 };
 
 impl Profile {
-    const ALL: [Self; 5] = [Self::Plain, Self::Served, Self::Clocks, Self::Shared, Self::Operated];
+    const ALL: [Self; 6] = [Self::Plain, Self::Served, Self::Clocks, Self::Shared, Self::Operated, Self::Queues];
 
     /// That of a seed.
     pub fn of(seed: u64) -> Self {

@@ -6,6 +6,8 @@ use crate::{
     events::Event,
     node::Machine,
     plan::Plan,
+    profile::Profile,
+    queue,
     wire::Wire,
     world::{SECOND, STORE, World},
 };
@@ -33,6 +35,8 @@ pub struct Ran {
     pub grants: u64,
     pub stalls: u64,
     pub events: BTreeMap<&'static str, u64>,
+    /// What became of jobs.
+    pub jobs: BTreeMap<&'static str, u64>,
     pub faults: BTreeMap<&'static str, u64>,
     pub lines: Vec<String>,
 }
@@ -72,6 +76,11 @@ pub struct Maker {
 }
 
 impl Maker {
+    /// Where a process of it runs, and in which life of its machine.
+    pub fn place(&self) -> (Arc<Plan>, World, Auditor, usize, u64) {
+        (Arc::clone(&self.plan), self.world.clone(), self.auditor.clone(), self.machine, self.life)
+    }
+
     /// For another process on the same machine.
     pub fn again(&self, number: u64) -> Self {
         Self { number, ..self.clone() }
@@ -158,6 +167,7 @@ pub fn run(plan: &Plan, traced: bool) -> Ran {
         stalls: run.world.stalled(),
         faults: run.store.faults().injected(),
         events: run.counts,
+        jobs: run.auditor.job_counts(),
         lines: run.world.lines(),
     }
 }
@@ -194,6 +204,17 @@ impl Run {
         let maker = self.maker(machine);
         booted.handle().spawn(async move {
             let Some(store) = open(&maker, &clock).await else { return };
+            if plan.profile == Profile::Queues {
+                for client in queue::clients(&store, &maker, plan.clients) {
+                    let (at_work, stretches) = (AtWork::new(&busy), Arc::clone(&stretches));
+                    tokio::spawn(async move {
+                        client.run(stretches).await;
+                        drop(at_work);
+                    });
+                }
+                // The store lives as long as the machine.
+                return std::future::pending().await;
+            }
             if plan.has_sweepers() {
                 drop(store.sweeper().start());
             }
@@ -235,6 +256,9 @@ impl Run {
     }
 
     fn live(&mut self) {
+        if self.plan.profile == Profile::Queues {
+            self.make_queue();
+        }
         let start = self.plan.start().as_micros();
         self.store.faults().roll(SeededGenerator::new(self.plan.seed ^ 0x5eed), self.plan.rates());
         for (at, event) in self.plan.events() {
@@ -349,6 +373,9 @@ impl Run {
         let waiting = self.busy.load(Ordering::Relaxed);
         if self.auditor.is_content() && waiting > 0 {
             self.auditor.accuse(format!("I10: {waiting} clients wait for ever"));
+        }
+        if self.plan.profile == Profile::Queues {
+            return if self.auditor.is_content() { self.inspect_queue() };
         }
         // The last hour ends, and with it everything that is in the store.
         let then = self.world.now() + 2 * 3600 * SECOND;

@@ -1,0 +1,73 @@
+//! The end of a run of queues: one process works everything off, and then nothing is left and nobody is missing.
+
+use super::{QUEUE, settings};
+use crate::{run::Run, world::NodeClock};
+use leasehold::{Clock, Result, Store};
+use std::time::Duration;
+
+/// Looks at the queue until it is empty; more than any schedule of retries needs.
+const ROUNDS: usize = 300;
+
+impl Run {
+    /// Before anything goes wrong: the queue is made.
+    pub fn make_queue(&mut self) {
+        let settings = settings(&self.plan);
+        self.ask(move |store| async move {
+            store.queue(QUEUE)?.change_settings(settings).await?;
+            Ok(Vec::new())
+        });
+    }
+
+    /// Works off what is left, and looks whether everything that was promised has come.
+    pub fn inspect_queue(&mut self) {
+        let clock = self.world.clock(self.plan.nodes + 1);
+        let auditor = self.auditor.clone();
+        let note = move |number: u64| {
+            auditor.jobs(|jobs| {
+                jobs.cancelled(number, false);
+                Ok(())
+            });
+        };
+        self.ask(move |store| drained(store, clock, note));
+        if !self.auditor.is_content() {
+            return;
+        }
+        let (lost, left) = self
+            .auditor
+            .jobs(|jobs| Ok((jobs.lost(), jobs.left().into_iter().cloned().collect::<Vec<_>>())))
+            .unwrap_or_default();
+        lost.into_iter().for_each(|problem| self.auditor.accuse(problem));
+        if self.auditor.is_content() && !left.is_empty() {
+            self.auditor.accuse(format!("J6: left in the inbox of an empty queue: {left:?}"));
+        }
+    }
+}
+
+async fn drained(store: Store, clock: NodeClock, ended: impl Fn(u64) + Send) -> Result<Vec<String>> {
+    let queue = store.queue(QUEUE)?;
+    let mut calm = 0;
+    for _ in 0..ROUNDS {
+        let claimed = queue.claim(100).within(Duration::from_secs(20)).await?;
+        if claimed.is_empty() {
+            let depth = queue.depth().await?;
+            let waits = depth.available + depth.scheduled + depth.retrying + depth.running;
+            // Empty for longer than a name stays in the finished list: by then the inbox is tidy.
+            calm = if waits == 0 { calm + 1 } else { 0 };
+            if calm >= 12 {
+                return Ok(Vec::new());
+            }
+            clock.sleep(Duration::from_secs(1)).await;
+            continue;
+        }
+        for job in &claimed {
+            if let Ok(number) = String::from_utf8_lossy(&job.args()).parse() {
+                ended(number);
+            }
+        }
+        let ends = queue.finish_all(claimed).await?;
+        if let Some(end) = ends.iter().find(|end| !end.is_accepted()) {
+            return Ok(vec![format!("J5: with nothing going wrong a finish is not accepted: {end:?}")]);
+        }
+    }
+    Ok(vec![format!("J5: the queue is never empty: {:?}", queue.depth().await?)])
+}

@@ -62,6 +62,7 @@
 //! - [`Store`]: opening, by URL or with a handle of your own; the probe that makes a store prove itself; request counts.
 //! - [`lease`]: locks and their guards, elections, watching; and acquire, renew and release one step at a time.
 //! - [`decision`]: commit or abort, decided once.
+//! - [`stream`]: messages in order, groups that remember how far they have read, retention.
 //! - [`sweep`]: the idle sweeper.
 //! - [`fsck`]: looking for damage, and repairing it.
 //! - [`clock`] and [`Generator`]: time and randomness, which tests bring with them.
@@ -91,11 +92,11 @@ mod key;
 pub mod kind;
 pub mod lease;
 mod namespace;
-#[allow(dead_code, unused_imports, reason = "the kinds of record that use it come next")]
 mod record;
 mod shared;
 mod storage;
 pub mod store;
+pub mod stream;
 pub mod sweep;
 #[cfg(feature = "testkit")]
 pub mod testkit;
@@ -115,6 +116,9 @@ pub use job::fuzz as job_fuzz;
 pub use key::{Decoded, Key, KeyJson};
 pub use lease::Leases;
 pub use namespace::Namespace;
+#[cfg(feature = "testkit")]
+#[doc(hidden)]
+pub use stream::segment::fuzz as stream_segment_fuzz;
 pub use store::{Settings, Stats, Store, StoreBuilder};
 pub use ttl::Ttl;
 

@@ -14,6 +14,7 @@ use crate::{
         page::Lister,
         url::{Connection, connect},
     },
+    stream,
 };
 use object_store::{ObjectStore, path::Path};
 use sha2::{Digest, Sha256};
@@ -223,7 +224,7 @@ impl StoreBuilder {
 
     /// What every kind of record says of itself.
     pub(super) fn declarations(&self) -> Vec<&'static Declaration> {
-        let ours = [&lease::DECLARATION, &decision::DECLARATION];
+        let ours = [&lease::DECLARATION, &decision::DECLARATION, &stream::DECLARATION];
         ours.into_iter().chain(self.kinds.iter().map(|kind| kind.declaration())).collect()
     }
 

@@ -29,6 +29,7 @@ use crate::{
     lease::{Engine, Lock, TryLock},
     shared::Rules,
     storage::{Backend, cas, store_json::StoreSlot},
+    stream::{self, Stream, StreamName, Streams},
     sweep::{Activity, Sweeper, SweeperHandle},
     timing,
 };
@@ -54,7 +55,8 @@ pub struct Store {
     shared: SharedSettings,
     engine: Arc<Engine>,
     decisions: Arc<decision::Shared>,
-    /// Every kind of record, those two first.
+    streams: Arc<stream::Shared>,
+    /// Every kind of record, those three first.
     kinds: Arc<[Arc<dyn Kind>]>,
     sweeper: Arc<Sweeper>,
     activity: Arc<Activity>,
@@ -122,6 +124,24 @@ impl Store {
     /// The decisions on transactions.
     pub fn decisions(&self) -> Decisions {
         Decisions::new(Arc::clone(&self.decisions))
+    }
+
+    /// A stream of the namespace `default`; see [`stream`](crate::stream).
+    pub fn stream<N>(&self, name: N) -> Result<Stream>
+    where
+        N: TryInto<StreamName>,
+        N::Error: Into<Error>,
+    {
+        Streams::new(Arc::clone(&self.streams), Namespace::default()).stream(name)
+    }
+
+    /// The streams of a namespace.
+    pub fn streams<N>(&self, namespace: N) -> Result<Streams>
+    where
+        N: TryInto<Namespace>,
+        N::Error: Into<Error>,
+    {
+        Ok(Streams::new(Arc::clone(&self.streams), namespace.try_into().map_err(Into::into)?))
     }
 
     /// What tidies records that nobody touches any more: started in the background, or run once.

@@ -16,6 +16,7 @@ use crate::{
         probe,
         store_json::{Passed, StoreRecord, StoreSlot},
     },
+    stream::{self, StreamKind},
     sweep::{Activity, Sweeper},
     timing,
 };
@@ -87,8 +88,12 @@ fn assemble(
     let decisions = decision::Shared::new(Arc::clone(&backend), &shared, timeout, Arc::clone(&activity));
     let bounds = lease::Shared::of(&shared);
     let engine = Engine::new(Arc::clone(&backend), bounds, settings.leases(), Arc::clone(&activity));
-    let ours: [Arc<dyn Kind>; 2] =
-        [Arc::new(LeaseKind::new(Arc::clone(&engine))), Arc::new(DecisionKind(Arc::clone(&decisions)))];
+    let streams = stream::Shared::new(Arc::clone(&backend), Arc::clone(&engine), Arc::clone(&activity));
+    let ours: [Arc<dyn Kind>; 3] = [
+        Arc::new(LeaseKind::new(Arc::clone(&engine))),
+        Arc::new(DecisionKind(Arc::clone(&decisions))),
+        Arc::new(StreamKind::new(Arc::clone(&streams))),
+    ];
     let kinds: Arc<[Arc<dyn Kind>]> = ours.into_iter().chain(more).collect();
     let sweeper = Sweeper::new(
         Arc::clone(&backend),
@@ -98,7 +103,7 @@ fn assemble(
         Arc::new(LeaseTurn(Arc::clone(&engine))),
         Arc::clone(&activity),
     );
-    Ok(Store { backend, shared, engine, decisions, kinds, sweeper, activity })
+    Ok(Store { backend, shared, engine, decisions, streams, kinds, sweeper, activity })
 }
 
 /// Writes the shared settings into a new store, or a newer probe into a known one. Whoever loses takes what is there.

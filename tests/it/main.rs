@@ -28,6 +28,7 @@ mod paused;
 mod said;
 mod second_witness;
 mod store_answers;
+mod stream;
 mod sweeper;
 mod third_kind;
 mod time_rules;

@@ -63,6 +63,7 @@
 //! - [`lease`]: locks and their guards, elections, watching; and acquire, renew and release one step at a time.
 //! - [`decision`]: commit or abort, decided once.
 //! - [`stream`]: messages in order, groups that remember how far they have read, retention.
+//! - [`archive`]: streams copied to compressed JSON lines, with every message in exactly one file.
 //! - [`sweep`]: the idle sweeper.
 //! - [`fsck`]: looking for damage, and repairing it.
 //! - [`clock`] and [`Generator`]: time and randomness, which tests bring with them.
@@ -74,6 +75,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod archive;
 pub mod clock;
 mod counters;
 pub mod decision;
@@ -92,6 +94,7 @@ mod key;
 pub mod kind;
 pub mod lease;
 mod namespace;
+#[allow(dead_code, unused_imports, reason = "the kinds of record that use it come next")]
 mod record;
 mod shared;
 mod storage;
@@ -135,3 +138,7 @@ mod readme {}
 #[cfg(all(doctest, feature = "testkit"))]
 #[doc = include_str!("../docs/GUIDE.md")]
 mod guide {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/STREAMS.md")]
+mod streams {}

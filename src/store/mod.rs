@@ -22,6 +22,7 @@ pub use stats::Stats;
 use self::open::no_store;
 use crate::{
     Decisions, Error, Key, Leases, Namespace, Result,
+    archive::{self, ArchiveSettings, Archiver, Destination},
     clock::Timestamp,
     decision,
     fsck::{self, FsckOptions},
@@ -56,7 +57,8 @@ pub struct Store {
     engine: Arc<Engine>,
     decisions: Arc<decision::Shared>,
     streams: Arc<stream::Shared>,
-    /// Every kind of record, those three first.
+    archive: Arc<archive::Counters>,
+    /// Every kind of record, the library's own first.
     kinds: Arc<[Arc<dyn Kind>]>,
     sweeper: Arc<Sweeper>,
     activity: Arc<Activity>,
@@ -144,6 +146,17 @@ impl Store {
         Ok(Streams::new(Arc::clone(&self.streams), namespace.try_into().map_err(Into::into)?))
     }
 
+    /// What copies the streams of one domain in the namespace `default` to the archive; see [`archive`](crate::archive).
+    pub fn archiver(&self, domain: &str, settings: ArchiveSettings) -> Result<Archiver> {
+        let streams = Streams::new(Arc::clone(&self.streams), Namespace::default());
+        Archiver::new(streams, domain, settings, Arc::clone(&self.archive))
+    }
+
+    /// This store as a place for the archive of another one.
+    pub fn destination(&self) -> Destination {
+        Destination::new(Arc::clone(&self.backend))
+    }
+
     /// What tidies records that nobody touches any more: started in the background, or run once.
     pub fn sweeper(&self) -> SweeperHandle {
         SweeperHandle::new(Arc::clone(&self.sweeper))
@@ -164,7 +177,9 @@ impl Store {
 
     /// What has happened since the store was opened.
     pub fn stats(&self) -> Stats {
-        Stats::of(self.backend.counters.counts(), self.engine.counts(), self.decisions.counts(), &self.sweeper)
+        let (stream, archive) = (self.streams.counters.counts(), self.archive.counts());
+        let (lease, decision) = (self.engine.counts(), self.decisions.counts());
+        Stats::of(self.backend.counters.counts(), lease, decision, stream, archive, &self.sweeper)
     }
 
     /// What all processes that use this store have alike.

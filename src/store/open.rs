@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     Error, Result,
+    archive::{self, ArchiveKind},
     decision::{self, DecisionKind},
     kind::Kind,
     lease::{self, Engine, LeaseKind, LeaseTurn},
@@ -89,10 +90,12 @@ fn assemble(
     let bounds = lease::Shared::of(&shared);
     let engine = Engine::new(Arc::clone(&backend), bounds, settings.leases(), Arc::clone(&activity));
     let streams = stream::Shared::new(Arc::clone(&backend), Arc::clone(&engine), Arc::clone(&activity));
-    let ours: [Arc<dyn Kind>; 3] = [
+    archive::describe_lag();
+    let ours: [Arc<dyn Kind>; 4] = [
         Arc::new(LeaseKind::new(Arc::clone(&engine))),
         Arc::new(DecisionKind(Arc::clone(&decisions))),
         Arc::new(StreamKind::new(Arc::clone(&streams))),
+        Arc::new(ArchiveKind),
     ];
     let kinds: Arc<[Arc<dyn Kind>]> = ours.into_iter().chain(more).collect();
     let sweeper = Sweeper::new(
@@ -103,7 +106,7 @@ fn assemble(
         Arc::new(LeaseTurn(Arc::clone(&engine))),
         Arc::clone(&activity),
     );
-    Ok(Store { backend, shared, engine, decisions, streams, kinds, sweeper, activity })
+    Ok(Store { backend, shared, engine, decisions, streams, archive: Arc::new(archive::Counters::new()), kinds, sweeper, activity })
 }
 
 /// Writes the shared settings into a new store, or a newer probe into a known one. Whoever loses takes what is there.

@@ -10,6 +10,7 @@
 
 use super::{
     Draft, GroupName, Message, Position, Reader, Stream,
+    look::Look,
     partition::Partition,
     read::Batch,
     records::{Cursor, GroupBody},
@@ -76,6 +77,7 @@ impl Group {
         let path = partition.path.group(&self.name);
         let Some(guard) = leases.try_lock(path.as_str()).ttl(CONSUMER_TTL).await? else { return Ok(None) };
         let fence = guard.fence().get();
+        let look = Look::now(&partition.shared.backend);
         let (base, missed) = match self.take(&partition, fence).await {
             Ok(taken) => taken,
             Err(error) => {
@@ -87,6 +89,7 @@ impl Group {
         };
         let mut reader = Reader::at(partition.clone(), body(&base).cursor);
         reader.missed_before(missed);
+        reader.held_since(look);
         let beat = partition.shared.backend.clock.monotonic();
         let expiry = self.stream.settings().await?.group_expiry;
         Ok(Some(Consumer { group: self.clone(), partition, guard, fence, base: Some(base), reader, beat, expiry }))

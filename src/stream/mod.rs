@@ -53,7 +53,7 @@ pub(crate) mod segment;
 mod settings;
 mod trim;
 
-pub(crate) use counters::Counters;
+pub(crate) use counters::{Counters, Counts};
 pub use group::{Consumer, Group, GroupLag};
 pub(crate) use kind::{DECLARATION, StreamKind};
 pub(crate) use look::Look;

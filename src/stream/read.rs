@@ -34,11 +34,7 @@ pub struct Batch {
     pub messages: Vec<Message>,
     /// So many messages before these were trimmed before they could be read.
     pub missed: u64,
-    pub(crate) begin: Cursor,
     pub(crate) end: Cursor,
-    pub(crate) bytes: u64,
-    pub(crate) appended: Timestamp,
-    pub(crate) received: Timestamp,
 }
 
 /// Reads one partition.
@@ -120,6 +116,12 @@ impl Reader {
         self.at
     }
 
+    /// Nothing from here on can have been trimmed before this time.
+    pub(crate) fn held_since(&mut self, look: Look) {
+        let slack = self.partition.shared.backend.stamp_slack();
+        self.boundary = look.store_time().zip(slack).map(|(time, slack)| (self.at.number, time.minus(slack)));
+    }
+
     /// The next batch says that so many messages were trimmed.
     pub(crate) fn missed_before(&mut self, missed: u64) {
         self.missed += missed;
@@ -181,14 +183,13 @@ impl Reader {
     }
 
     fn deliver(&mut self, received: Received) -> Batch {
-        let Received { segment, at, bytes } = received;
+        let Received { segment, at, .. } = received;
         let (begin, end) = (self.at, Cursor { offset: segment.end(), number: segment.number + 1 });
-        let appended = segment.appended;
         let messages: Vec<Message> =
             segment.messages.into_iter().filter(|message| message.offset >= begin.offset).collect();
         self.partition.shared.counters.read(messages.len() as u64);
         (self.at, self.before, self.missing) = (end, Some(at), None);
         let missed = std::mem::take(&mut self.missed);
-        Batch { messages, missed, begin, end, bytes, appended, received: at }
+        Batch { messages, missed, end }
     }
 }

@@ -17,6 +17,8 @@ use std::{env, fs, path::Path};
 const LAYERS: &[&[&str]] = &[
     &["testkit"],
     &["store"],
+    &["archive"],
+    &["stream"],
     &["decision", "job", "lease"],
     &["fsck", "sweep"],
     &["kind"],

@@ -6,6 +6,7 @@ mod common;
 mod memory;
 mod processes;
 
+mod archive;
 mod budget;
 mod cas_answers;
 mod crash_points;

@@ -19,6 +19,7 @@ mod profile;
 mod records;
 mod register;
 mod run;
+mod streams;
 mod txns;
 mod wire;
 mod world;

@@ -60,6 +60,7 @@ async fn an_acknowledgement_is_one_request() {
     for _ in 0..3 {
         stream.publish_many(drafts(vec!["x"; 100])).await.unwrap();
     }
+    bed.clock.advance(Duration::from_secs(10));
     let mut consumer = stream.group("g").unwrap().consume(0).await.unwrap().unwrap();
     for _ in 0..3 {
         let (batch, made) = bed.counting(consumer.next()).await;

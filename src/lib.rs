@@ -63,6 +63,8 @@
 //! - [`lease`]: locks and their guards, elections, watching; and acquire, renew and release one step at a time.
 //! - [`decision`]: commit or abort, decided once.
 //! - [`job`]: queues of jobs, with retries, priorities and delays.
+//! - [`stream`]: messages in order, groups that remember how far they have read, retention.
+//! - [`archive`]: streams copied to compressed JSON lines, with every message in exactly one file.
 //! - [`sweep`]: the idle sweeper.
 //! - [`fsck`]: looking for damage, and repairing it.
 //! - [`layout`]: names and ids as they stand in the store, for tools that read it.
@@ -75,6 +77,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+pub mod archive;
 pub mod clock;
 mod counters;
 pub mod decision;
@@ -101,6 +104,7 @@ mod record;
 mod shared;
 mod storage;
 pub mod store;
+pub mod stream;
 pub mod sweep;
 mod timing;
 mod ttl;
@@ -157,3 +161,6 @@ mod testkit {
     pub use generator::SeededGenerator;
     pub use objects::{Applied, Observer};
 }
+#[cfg(doctest)]
+#[doc = include_str!("../docs/STREAMS.md")]
+mod streams {}

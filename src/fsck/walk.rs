@@ -78,6 +78,10 @@ async fn look_around(
     report: &mut Report,
 ) -> Result<()> {
     let (inside, beside) = backend.level(&format!("{top}/")).await?;
+    // All of it is set aside.
+    if folders.iter().any(|(_, folder)| folder.content == Content::Aside && folder.path.len() == top.len() + 1) {
+        return Ok(());
+    }
     // A namespace that was named, and never used.
     if inside.is_empty() && beside.is_empty() {
         return Ok(());

@@ -24,7 +24,10 @@ use bytes::{BufMut, Bytes, BytesMut};
 use std::str;
 use uuid::Uuid;
 
-pub use crate::job::fuzz::{ledger, segment};
+pub use crate::{
+    job::fuzz::{ledger, segment},
+    stream::segment::fuzz as stream_segment,
+};
 
 /// The transaction that the markers of a corpus are about.
 const TXN: &str = "019b76da-a800-7000-8000-000000000001";

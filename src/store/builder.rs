@@ -2,7 +2,7 @@
 
 use super::{Settings, SharedSetting, SharedSettingsChange, records::folder_has_store};
 use crate::{
-    Clock, Error, Generator, OsGenerator, Result, SystemClock, decision,
+    Clock, Error, Generator, OsGenerator, Result, SystemClock, archive, decision,
     kind::{Declaration, Kind},
     lease,
     storage::{
@@ -14,6 +14,7 @@ use crate::{
         page::Lister,
         url::{Connection, connect},
     },
+    stream,
 };
 use object_store::{ObjectStore, path::Path};
 use sha2::{Digest, Sha256};
@@ -224,7 +225,7 @@ impl StoreBuilder {
 
     /// What every kind of record says of itself.
     pub(super) fn declarations(&self) -> Vec<&'static Declaration> {
-        let ours = [&lease::DECLARATION, &decision::DECLARATION];
+        let ours = [&lease::DECLARATION, &decision::DECLARATION, &stream::DECLARATION, &archive::DECLARATION];
         ours.into_iter().chain(self.kinds.iter().map(|kind| kind.declaration())).collect()
     }
 

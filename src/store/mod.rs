@@ -22,6 +22,7 @@ pub use stats::Stats;
 use self::open::no_store;
 use crate::{
     Decisions, Error, Key, Leases, Namespace, Queue, Result,
+    archive::{self, ArchiveSettings, Archiver, Destination},
     clock::Timestamp,
     decision,
     fsck::{self, FsckOptions},
@@ -30,6 +31,7 @@ use crate::{
     lease::{Engine, Lock, TryLock},
     shared::Rules,
     storage::{Backend, cas, store_json::StoreSlot},
+    stream::{self, Stream, StreamName, Streams},
     sweep::{Activity, Sweeper, SweeperHandle},
     timing,
 };
@@ -56,7 +58,9 @@ pub struct Store {
     engine: Arc<Engine>,
     decisions: Arc<decision::Shared>,
     jobs: Arc<job::Shared>,
-    /// Every kind of record, those two first.
+    streams: Arc<stream::Shared>,
+    archive: Arc<archive::Counters>,
+    /// Every kind of record, the library's own first.
     kinds: Arc<[Arc<dyn Kind>]>,
     sweeper: Arc<Sweeper>,
     activity: Arc<Activity>,
@@ -132,6 +136,35 @@ impl Store {
         Queue::new(&self.jobs, Namespace::default(), name.as_ref())
     }
 
+    /// A stream of the namespace `default`; see [`stream`](crate::stream).
+    pub fn stream<N>(&self, name: N) -> Result<Stream>
+    where
+        N: TryInto<StreamName>,
+        N::Error: Into<Error>,
+    {
+        Streams::new(Arc::clone(&self.streams), Namespace::default()).stream(name)
+    }
+
+    /// The streams of a namespace.
+    pub fn streams<N>(&self, namespace: N) -> Result<Streams>
+    where
+        N: TryInto<Namespace>,
+        N::Error: Into<Error>,
+    {
+        Ok(Streams::new(Arc::clone(&self.streams), namespace.try_into().map_err(Into::into)?))
+    }
+
+    /// What copies the streams of one domain in the namespace `default` to the archive; see [`archive`](crate::archive).
+    pub fn archiver(&self, domain: &str, settings: ArchiveSettings) -> Result<Archiver> {
+        let streams = Streams::new(Arc::clone(&self.streams), Namespace::default());
+        Archiver::new(streams, domain, settings, Arc::clone(&self.archive))
+    }
+
+    /// This store as a place for the archive of another one.
+    pub fn destination(&self) -> Destination {
+        Destination::new(Arc::clone(&self.backend))
+    }
+
     /// What tidies records that nobody touches any more: started in the background, or run once.
     pub fn sweeper(&self) -> SweeperHandle {
         SweeperHandle::new(Arc::clone(&self.sweeper))
@@ -153,7 +186,9 @@ impl Store {
 
     /// What has happened since the store was opened.
     pub fn stats(&self) -> Stats {
-        Stats::of(self.backend.counters.counts(), self.engine.counts(), self.decisions.counts(), &self.sweeper)
+        let (stream, archive) = (self.streams.counters.counts(), self.archive.counts());
+        let (lease, decision) = (self.engine.counts(), self.decisions.counts());
+        Stats::of(self.backend.counters.counts(), lease, decision, stream, archive, &self.sweeper)
     }
 
     /// What all processes that use this store have alike.

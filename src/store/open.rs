@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     Error, Leases, Namespace, Result,
+    archive::{self, ArchiveKind},
     decision::{self, DecisionKind},
     job,
     kind::Kind,
@@ -18,6 +19,7 @@ use crate::{
         probe,
         store_json::{Passed, StoreRecord, StoreSlot},
     },
+    stream::{self, StreamKind},
     sweep::{Activity, Sweeper},
     timing,
 };
@@ -91,8 +93,14 @@ fn assemble(
     let engine = Engine::new(Arc::clone(&backend), bounds, settings.leases(), Arc::clone(&activity));
     let sessions = Leases::new(Arc::clone(&engine), Namespace::trusted(OURS));
     let jobs = job::Shared::new(&backend, &shared, settings.jobs.clone(), sessions, Arc::clone(&activity));
-    let ours: [Arc<dyn Kind>; 2] =
-        [Arc::new(LeaseKind::new(Arc::clone(&engine))), Arc::new(DecisionKind(Arc::clone(&decisions)))];
+    let streams = stream::Shared::new(Arc::clone(&backend), Arc::clone(&engine), Arc::clone(&activity));
+    archive::describe_lag();
+    let ours: [Arc<dyn Kind>; 4] = [
+        Arc::new(LeaseKind::new(Arc::clone(&engine))),
+        Arc::new(DecisionKind(Arc::clone(&decisions))),
+        Arc::new(StreamKind::new(Arc::clone(&streams))),
+        Arc::new(ArchiveKind),
+    ];
     let kinds: Arc<[Arc<dyn Kind>]> = ours.into_iter().chain(more).collect();
     let sweeper = Sweeper::new(
         Arc::clone(&backend),
@@ -102,7 +110,8 @@ fn assemble(
         Arc::new(LeaseTurn(Arc::clone(&engine))),
         Arc::clone(&activity),
     );
-    Ok(Store { backend, shared, engine, decisions, jobs, kinds, sweeper, activity })
+    let archive = Arc::new(archive::Counters::new());
+    Ok(Store { backend, shared, engine, decisions, jobs, streams, archive, kinds, sweeper, activity })
 }
 
 /// Writes the shared settings into a new store, or a newer probe into a known one. Whoever loses takes what is there.

@@ -1,7 +1,7 @@
 //! What has happened in this process, as a plain snapshot.
 
 use crate::{
-    decision, lease, storage,
+    archive, decision, lease, storage, stream,
     sweep::{Sweeper, Swept},
 };
 use serde::Serialize;
@@ -33,6 +33,12 @@ pub struct Stats {
     pub markers_deleted_by_operation: u64,
     /// Decisions whose time was over and that the sweeper deleted.
     pub markers_deleted_by_sweeper: u64,
+    /// Messages that were appended to streams.
+    pub messages_appended: u64,
+    /// Messages that were read from streams.
+    pub messages_read: u64,
+    /// Messages that were written to the archive.
+    pub messages_archived: u64,
     /// Index entries that were filed, for leases and for decisions.
     pub entries_filed: u64,
     /// Index entries that the sweeper deleted.
@@ -70,6 +76,8 @@ impl Stats {
         storage: storage::Counts,
         lease: lease::Counts,
         decision: decision::Counts,
+        stream: stream::Counts,
+        archive: archive::Counts,
         sweeper: &Sweeper,
     ) -> Self {
         let sweeps = sweeper.counts();
@@ -85,6 +93,9 @@ impl Stats {
             decisions_made: decision.made,
             markers_deleted_by_operation: decision.deleted_by_operation,
             markers_deleted_by_sweeper: decision.deleted_by_sweeper,
+            messages_appended: stream.appended,
+            messages_read: stream.read,
+            messages_archived: archive.messages,
             entries_filed: storage.entries_filed,
             entries_deleted: sweeps.entries_deleted,
             entries_kept: sweeps.entries_kept,

@@ -21,6 +21,8 @@ use std::{env, fs, path::Path};
 const LAYERS: &[&[&str]] = &[
     &["internals"],
     &["store"],
+    &["archive"],
+    &["stream"],
     &["job"],
     &["decision", "lease"],
     &["fsck", "sweep"],

@@ -7,6 +7,7 @@ mod memory;
 mod processes;
 mod queue;
 
+mod archive;
 mod budget;
 mod cas_answers;
 mod crash_points;
@@ -29,6 +30,7 @@ mod paused;
 mod said;
 mod second_witness;
 mod store_answers;
+mod stream;
 mod sweeper;
 mod third_kind;
 mod time_rules;

@@ -64,3 +64,8 @@ fn settings() {
         }
     });
 }
+
+#[test]
+fn stream_segments() {
+    replay("stream_segment", leasehold::stream_segment_fuzz);
+}

@@ -20,6 +20,7 @@ mod queue;
 mod records;
 mod register;
 mod run;
+mod streams;
 mod txns;
 mod wire;
 mod world;

@@ -17,7 +17,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "prints figures")]
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use leasehold::testkit::LocalDirectory;
+use leasehold_testkit::LocalDirectory;
 use leasehold_benches::{Arguments, Result};
 use object_store::{
     ClientOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion, aws::AmazonS3Builder,

@@ -1,11 +1,8 @@
 //! What every job was told: that it is in the queue, who runs it with which fence, and that it has ended.
 
 use crate::world::World;
-use leasehold::{
-    Fence,
-    job::{AttemptEnd, Job, JobId},
-    testkit::{Applied, Op},
-};
+use leasehold::{Fence, job::{AttemptEnd, Job, JobId}};
+use leasehold_testkit::{Applied, Op};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},

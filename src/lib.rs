@@ -62,6 +62,7 @@
 //! - [`Store`]: opening, by URL or with a handle of your own; the probe that makes a store prove itself; request counts.
 //! - [`lease`]: locks and their guards, elections, watching; and acquire, renew and release one step at a time.
 //! - [`decision`]: commit or abort, decided once.
+//! - [`fenced`]: objects in the bucket that refuse the write of a holder which has lost its lease.
 //! - [`sweep`]: the idle sweeper.
 //! - [`fsck`]: looking for damage, and repairing it.
 //! - [`clock`] and [`Generator`]: time and randomness, which tests bring with them.
@@ -79,6 +80,7 @@ pub mod decision;
 mod duration;
 mod error;
 mod fence;
+pub mod fenced;
 pub mod fsck;
 mod generator;
 mod hour;
@@ -106,6 +108,7 @@ pub use clock::{Clock, SystemClock};
 pub use decision::Decisions;
 pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;
+pub use fenced::Fenced;
 pub use generator::{Generator, OsGenerator};
 pub use hour::Hour;
 pub use id::{BootId, LeaseId, ProcessId, WriteId};

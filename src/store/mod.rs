@@ -21,7 +21,7 @@ pub use stats::Stats;
 
 use self::open::no_store;
 use crate::{
-    Decisions, Error, Key, Leases, Namespace, Result,
+    Decisions, Error, Fenced, Key, Leases, Namespace, Result,
     clock::Timestamp,
     decision,
     fsck::{self, FsckOptions},
@@ -122,6 +122,12 @@ impl Store {
     /// The decisions on transactions.
     pub fn decisions(&self) -> Decisions {
         Decisions::new(Arc::clone(&self.decisions))
+    }
+
+    /// Objects of the namespace `default` that refuse a fence lower than one that they were written with; see
+    /// [`fenced`](crate::fenced).
+    pub fn fenced(&self) -> Fenced {
+        Fenced::new(&self.backend, &self.activity, Namespace::default())
     }
 
     /// What tidies records that nobody touches any more: started in the background, or run once.

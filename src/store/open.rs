@@ -7,6 +7,7 @@ use super::{
 use crate::{
     Error, Result,
     decision::{self, DecisionKind},
+    fenced::FencedKind,
     kind::Kind,
     lease::{self, Engine, LeaseKind, LeaseTurn},
     shared::Rules,
@@ -87,8 +88,11 @@ fn assemble(
     let decisions = decision::Shared::new(Arc::clone(&backend), &shared, timeout, Arc::clone(&activity));
     let bounds = lease::Shared::of(&shared);
     let engine = Engine::new(Arc::clone(&backend), bounds, settings.leases(), Arc::clone(&activity));
-    let ours: [Arc<dyn Kind>; 2] =
-        [Arc::new(LeaseKind::new(Arc::clone(&engine))), Arc::new(DecisionKind(Arc::clone(&decisions)))];
+    let ours: [Arc<dyn Kind>; 3] = [
+        Arc::new(LeaseKind::new(Arc::clone(&engine))),
+        Arc::new(DecisionKind(Arc::clone(&decisions))),
+        Arc::new(FencedKind(Arc::clone(&backend))),
+    ];
     let kinds: Arc<[Arc<dyn Kind>]> = ours.into_iter().chain(more).collect();
     let sweeper = Sweeper::new(
         Arc::clone(&backend),

@@ -17,7 +17,7 @@ use std::{env, fs, path::Path};
 const LAYERS: &[&[&str]] = &[
     &["testkit"],
     &["store"],
-    &["decision", "job", "lease"],
+    &["decision", "fenced", "job", "lease"],
     &["fsck", "sweep"],
     &["kind"],
     &["record"],

@@ -14,6 +14,7 @@ mod decisions;
 mod diagnosis;
 mod election;
 mod fairness;
+mod fenced;
 mod front_door;
 mod fsck;
 mod guard;

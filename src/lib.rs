@@ -61,6 +61,7 @@
 //!
 //! - [`Store`]: opening, by URL or with a handle of your own; the probe that makes a store prove itself; request counts.
 //! - [`lease`]: locks and their guards, elections, watching; and acquire, renew and release one step at a time.
+//! - [`semaphore`]: up to n holders at once.
 //! - [`decision`]: commit or abort, decided once.
 //! - [`fenced`]: objects in the bucket that refuse the write of a holder which has lost its lease.
 //! - [`sweep`]: the idle sweeper.
@@ -95,6 +96,7 @@ pub mod lease;
 mod namespace;
 #[allow(dead_code, unused_imports, reason = "the kinds of record that use it come next")]
 mod record;
+pub mod semaphore;
 mod shared;
 mod storage;
 pub mod store;
@@ -118,6 +120,7 @@ pub use job::fuzz as job_fuzz;
 pub use key::{Decoded, Key, KeyJson};
 pub use lease::Leases;
 pub use namespace::Namespace;
+pub use semaphore::Semaphores;
 pub use store::{Settings, Stats, Store, StoreBuilder};
 pub use ttl::Ttl;
 

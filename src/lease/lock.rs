@@ -233,7 +233,7 @@ impl IntoFuture for TryLock {
 }
 
 /// This process, for people who look: `user@host:pid`, or `host:pid` where no user is known.
-fn default_owner() -> &'static str {
+pub(crate) fn default_owner() -> &'static str {
     static OWNER: OnceLock<String> = OnceLock::new();
     OWNER.get_or_init(|| {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());

@@ -4,7 +4,7 @@ use super::{Settings, SharedSetting, SharedSettingsChange, records::folder_has_s
 use crate::{
     Clock, Error, Generator, OsGenerator, Result, SystemClock, decision, fenced,
     kind::{Declaration, Kind},
-    lease,
+    lease, semaphore,
     storage::{
         Backend, Counters, Meter,
         backend::TimeSource,
@@ -223,7 +223,7 @@ impl StoreBuilder {
 
     /// What every kind of record says of itself.
     pub(super) fn declarations(&self) -> Vec<&'static Declaration> {
-        let ours = [&lease::DECLARATION, &decision::DECLARATION, &fenced::DECLARATION];
+        let ours = [&lease::DECLARATION, &decision::DECLARATION, &fenced::DECLARATION, &semaphore::DECLARATION];
         ours.into_iter().chain(self.kinds.iter().map(|kind| kind.declaration())).collect()
     }
 

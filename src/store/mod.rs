@@ -27,6 +27,7 @@ use crate::{
     fsck::{self, FsckOptions},
     kind::Kind,
     lease::{Engine, Lock, TryLock},
+    semaphore::{self, Semaphore, Semaphores},
     shared::Rules,
     storage::{Backend, cas, store_json::StoreSlot},
     sweep::{Activity, Sweeper, SweeperHandle},
@@ -54,6 +55,7 @@ pub struct Store {
     shared: SharedSettings,
     engine: Arc<Engine>,
     decisions: Arc<decision::Shared>,
+    semaphores: Arc<semaphore::Engine>,
     /// Every kind of record, those two first.
     kinds: Arc<[Arc<dyn Kind>]>,
     sweeper: Arc<Sweeper>,
@@ -124,6 +126,35 @@ impl Store {
         Decisions::new(Arc::clone(&self.decisions))
     }
 
+    /// A semaphore of the namespace `default` with `size` slots; see [`semaphore`](crate::semaphore).
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// let store = leasehold::Store::open("memory://").await?;
+    /// let permit = store.semaphore("gpu", 1).acquire().await?;
+    /// assert!(store.semaphore("gpu", 1).try_acquire().await?.is_none(), "full");
+    /// permit.release().await?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn semaphore<K>(&self, name: K, size: u32) -> Semaphore
+    where
+        K: TryInto<Key>,
+        K::Error: Into<Error>,
+    {
+        Semaphore::new(&self.semaphores, name, size)
+    }
+
+    /// The semaphores of a namespace, one step at a time.
+    pub fn semaphores<N>(&self, namespace: N) -> Result<Semaphores>
+    where
+        N: TryInto<Namespace>,
+        N::Error: Into<Error>,
+    {
+        Ok(Semaphores::new(&self.semaphores, namespace.try_into().map_err(Into::into)?))
+    }
+
     /// Objects of the namespace `default` that refuse a fence lower than one that they were written with; see
     /// [`fenced`](crate::fenced).
     pub fn fenced(&self) -> Fenced {
@@ -150,7 +181,8 @@ impl Store {
 
     /// What has happened since the store was opened.
     pub fn stats(&self) -> Stats {
-        Stats::of(self.backend.counters.counts(), self.engine.counts(), self.decisions.counts(), &self.sweeper)
+        let (lease, decision) = (self.engine.counts(), self.decisions.counts());
+        Stats::of(self.backend.counters.counts(), lease, decision, self.semaphores.counts(), &self.sweeper)
     }
 
     /// What all processes that use this store have alike.

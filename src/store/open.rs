@@ -9,7 +9,8 @@ use crate::{
     decision::{self, DecisionKind},
     fenced::FencedKind,
     kind::Kind,
-    lease::{self, Engine, LeaseKind, LeaseTurn},
+    lease::{self, Engine, LeaseKind, LeaseTurn, Terms},
+    semaphore::{self, SemaphoreKind},
     shared::Rules,
     storage::{
         Backend,
@@ -88,10 +89,12 @@ fn assemble(
     let decisions = decision::Shared::new(Arc::clone(&backend), &shared, timeout, Arc::clone(&activity));
     let bounds = lease::Shared::of(&shared);
     let engine = Engine::new(Arc::clone(&backend), bounds, settings.leases(), Arc::clone(&activity));
-    let ours: [Arc<dyn Kind>; 3] = [
+    let semaphores = semaphore::Engine::new(Terms::new(&engine));
+    let ours: [Arc<dyn Kind>; 4] = [
         Arc::new(LeaseKind::new(Arc::clone(&engine))),
         Arc::new(DecisionKind(Arc::clone(&decisions))),
         Arc::new(FencedKind(Arc::clone(&backend))),
+        Arc::new(SemaphoreKind(Arc::clone(&semaphores))),
     ];
     let kinds: Arc<[Arc<dyn Kind>]> = ours.into_iter().chain(more).collect();
     let sweeper = Sweeper::new(
@@ -102,7 +105,7 @@ fn assemble(
         Arc::new(LeaseTurn(Arc::clone(&engine))),
         Arc::clone(&activity),
     );
-    Ok(Store { backend, shared, engine, decisions, kinds, sweeper, activity })
+    Ok(Store { backend, shared, engine, decisions, semaphores, kinds, sweeper, activity })
 }
 
 /// Writes the shared settings into a new store, or a newer probe into a known one. Whoever loses takes what is there.

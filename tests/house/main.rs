@@ -17,6 +17,7 @@ use std::{env, fs, path::Path};
 const LAYERS: &[&[&str]] = &[
     &["testkit"],
     &["store"],
+    &["semaphore"],
     &["decision", "fenced", "job", "lease"],
     &["fsck", "sweep"],
     &["kind"],

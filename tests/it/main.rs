@@ -28,6 +28,9 @@ mod paused;
 #[path = "../shared/said.rs"]
 mod said;
 mod second_witness;
+mod semaphore;
+#[cfg(unix)]
+mod semaphore_crowd;
 mod store_answers;
 mod sweeper;
 mod third_kind;

@@ -61,10 +61,12 @@
 //!
 //! - [`Store`]: opening, by URL or with a handle of your own; the probe that makes a store prove itself; request counts.
 //! - [`lease`]: locks and their guards, elections, watching; and acquire, renew and release one step at a time.
+//! - [`semaphore`]: up to n holders at once.
 //! - [`decision`]: commit or abort, decided once.
 //! - [`job`]: queues of jobs, with retries, priorities and delays.
 //! - [`stream`]: messages in order, groups that remember how far they have read, retention.
 //! - [`archive`]: streams copied to compressed JSON lines, with every message in exactly one file.
+//! - [`fenced`]: objects in the bucket that refuse the write of a holder which has lost its lease.
 //! - [`sweep`]: the idle sweeper.
 //! - [`fsck`]: looking for damage, and repairing it.
 //! - [`layout`]: names and ids as they stand in the store, for tools that read it.
@@ -84,6 +86,7 @@ pub mod decision;
 mod duration;
 mod error;
 mod fence;
+pub mod fenced;
 pub mod fsck;
 mod generator;
 mod hour;
@@ -101,6 +104,7 @@ pub mod layout;
 pub mod lease;
 mod namespace;
 mod record;
+pub mod semaphore;
 mod shared;
 mod storage;
 pub mod store;
@@ -113,6 +117,7 @@ pub use clock::{Clock, SystemClock};
 pub use decision::Decisions;
 pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;
+pub use fenced::Fenced;
 pub use generator::{Generator, OsGenerator};
 pub use hour::Hour;
 pub use id::{BootId, LeaseId};
@@ -122,6 +127,7 @@ pub(crate) use key::Decoded;
 pub use key::Key;
 pub use lease::Leases;
 pub use namespace::Namespace;
+pub use semaphore::Semaphores;
 pub use store::{Settings, Stats, Store, StoreBuilder};
 pub use ttl::Ttl;
 

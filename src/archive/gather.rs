@@ -1,9 +1,6 @@
 //! Reading what is to be archived: from the cursor on, until there is enough.
 
-use super::{
-    file::Row,
-    layout,
-};
+use super::{file::Row, layout};
 use crate::{
     Error, ErrorKind, Result,
     clock::{Moment, Timestamp},
@@ -101,7 +98,7 @@ async fn skip(partition: &Partition, target: &Target, gathered: &mut Gathered, w
     let copy = layout::damaged(&target.domain, &path.stream, path.number, number, &target.incarnation);
     let is_ours = |there: &crate::storage::Fetched| there.body == raw.body;
     // Another copy may have been taken of what was damaged in another way: one is enough.
-    let (Created::Won | Created::Taken(_)) = target.backend.create(&copy, &raw.body, is_ours, PATIENCE).await?;
+    let (Created::Won | Created::Taken(_)) = target.backend.create_settled(&copy, &raw.body, is_ours, PATIENCE).await?;
     tracing::error!(%name, %copy, error = %why, "a segment cannot be read: it was copied as it is and passed");
     gathered.skipped.push(number);
     gathered.since.get_or_insert_with(|| partition.shared.backend.clock.monotonic());

@@ -201,20 +201,7 @@ pub(crate) fn encode(key: &Key, record: &Record) -> Bytes {
         write_id: id(record.write_id.as_bytes()),
         revision: record.revision,
         last_fence: record.last_fence.map_or(0, Fence::get),
-        lease: record.lease.as_ref().map(|lease| wire::Lease {
-            id: id(lease.id.as_bytes()),
-            request_id: lease.request_id.clone(),
-            owner: lease.owner.as_ref().to_owned(),
-            process: id(lease.process.as_bytes()),
-            note: lease.note.clone(),
-            fence: lease.fence.get(),
-            granted_ms: lease.granted.as_millis(),
-            expires_ms: lease.expires.as_millis(),
-            ttl_ms: lease.ttl.as_millis(),
-            beat: id(lease.beat.as_bytes()),
-            lasts_ms: lease.lasts.map(millis),
-            boot: lease.boot.map(|boot| wire::Boot { id: id(boot.id.as_bytes()), at_ms: millis(boot.at) }),
-        }),
+        lease: record.lease.as_ref().map(lease_to_wire),
         beat_stamp_us: record.beat_stamp.map(Timestamp::as_micros),
         forced: record.forced.as_ref().map(|forced| wire::Forced {
             lease: id(forced.lease.as_bytes()),
@@ -252,39 +239,7 @@ pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> 
     let message = wire::Record::decode(body.clone()).map_err(|error| error.to_string())?;
     let text = |error: Error| error.to_string();
     let fence = |number| Fence::new(number).map_err(text);
-    // A time that the clock cannot count must not come back as another one.
-    let time = |name: &str, millis| {
-        Some(Timestamp::from_millis(millis))
-            .filter(|at| at.as_millis() == millis)
-            .ok_or_else(|| format!("the time of its {name} is {millis} ms since 1970, which no clock shows"))
-    };
-    let id =
-        |name: &str, bytes: &Bytes| <[u8; 16]>::try_from(bytes.as_ref()).map_err(|_| format!("its {name} is no id"));
-    let lease = match message.lease {
-        None => None,
-        Some(lease) => Some(Lease {
-            id: id("lease", &lease.id)?.into(),
-            request_id: lease.request_id,
-            owner: lease.owner.into(),
-            process: id("process", &lease.process)?.into(),
-            note: lease.note,
-            fence: fence(lease.fence)?,
-            granted: time("grant", lease.granted_ms)?,
-            expires: {
-                let expires = time("expiry", lease.expires_ms)?;
-                // What cannot be filed was never granted.
-                Hour::of(expires).map_err(text)?;
-                expires
-            },
-            ttl: Ttl::new(Duration::from_millis(lease.ttl_ms)).map_err(text)?,
-            beat: id("beat", &lease.beat)?.into(),
-            lasts: lease.lasts_ms.map(Duration::from_millis),
-            boot: match lease.boot {
-                None => None,
-                Some(boot) => Some(Boot { id: id("boot", &boot.id)?.into(), at: Duration::from_millis(boot.at_ms) }),
-            },
-        }),
-    };
+    let lease = message.lease.map(lease_from_wire).transpose()?;
     let waiting = match message.waiting {
         None => None,
         Some(mark) => Some(Mark {
@@ -320,6 +275,64 @@ pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> 
         return Err("it has no format".to_owned());
     }
     Ok((Key::new(&message.key).map_err(text)?, record))
+}
+
+/// A lease as it is written down.
+pub(crate) fn lease_to_wire(lease: &Lease) -> wire::Lease {
+    let id = |bytes: &[u8; 16]| Bytes::copy_from_slice(bytes);
+    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    wire::Lease {
+        id: id(lease.id.as_bytes()),
+        request_id: lease.request_id.clone(),
+        owner: lease.owner.as_ref().to_owned(),
+        process: id(lease.process.as_bytes()),
+        note: lease.note.clone(),
+        fence: lease.fence.get(),
+        granted_ms: lease.granted.as_millis(),
+        expires_ms: lease.expires.as_millis(),
+        ttl_ms: lease.ttl.as_millis(),
+        beat: id(lease.beat.as_bytes()),
+        lasts_ms: lease.lasts.map(millis),
+        boot: lease.boot.map(|boot| wire::Boot { id: id(boot.id.as_bytes()), at_ms: millis(boot.at) }),
+    }
+}
+
+/// Everything that a lease must be; what it is not is said in a few words.
+pub(crate) fn lease_from_wire(lease: wire::Lease) -> std::result::Result<Lease, String> {
+    let text = |error: Error| error.to_string();
+    Ok(Lease {
+        id: id("lease", &lease.id)?.into(),
+        request_id: lease.request_id,
+        owner: lease.owner.into(),
+        process: id("process", &lease.process)?.into(),
+        note: lease.note,
+        fence: Fence::new(lease.fence).map_err(text)?,
+        granted: time("grant", lease.granted_ms)?,
+        expires: {
+            let expires = time("expiry", lease.expires_ms)?;
+            // What cannot be filed was never granted.
+            Hour::of(expires).map_err(text)?;
+            expires
+        },
+        ttl: Ttl::new(Duration::from_millis(lease.ttl_ms)).map_err(text)?,
+        beat: id("beat", &lease.beat)?.into(),
+        lasts: lease.lasts_ms.map(Duration::from_millis),
+        boot: match lease.boot {
+            None => None,
+            Some(boot) => Some(Boot { id: id("boot", &boot.id)?.into(), at: Duration::from_millis(boot.at_ms) }),
+        },
+    })
+}
+
+/// A time that the clock cannot count must not come back as another one.
+fn time(name: &str, millis: i64) -> std::result::Result<Timestamp, String> {
+    Some(Timestamp::from_millis(millis))
+        .filter(|at| at.as_millis() == millis)
+        .ok_or_else(|| format!("the time of its {name} is {millis} ms since 1970, which no clock shows"))
+}
+
+fn id(name: &str, bytes: &Bytes) -> std::result::Result<[u8; 16], String> {
+    <[u8; 16]>::try_from(bytes.as_ref()).map_err(|_| format!("its {name} is no id"))
 }
 
 #[cfg(test)]

@@ -62,12 +62,15 @@ impl<T: Body> Slot for Place<T> {
 
     fn encode(&self, record: &Sealed<T>) -> Result<Bytes> {
         let body = seal(record);
-        Ok(body.map_err(|error| Error::corrupt(format!("{} cannot be written down", T::WHAT)).with_source(error))?.into())
+        Ok(body
+            .map_err(|error| Error::corrupt(format!("{} cannot be written down", T::WHAT)).with_source(error))?
+            .into())
     }
 
     fn decode(&self, body: Bytes) -> Result<Sealed<T>> {
         let unreadable = |error| {
-            Error::corrupt(format!("{} {} cannot be read; an operator must look at it", T::WHAT, self.0)).with_source(error)
+            Error::corrupt(format!("{} {} cannot be read; an operator must look at it", T::WHAT, self.0))
+                .with_source(error)
         };
         // A later format may be sealed in another way.
         let Head { format } = serde_json::from_slice(&body).map_err(unreadable)?;

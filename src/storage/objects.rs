@@ -35,7 +35,7 @@ impl Backend {
     /// Creates an object, and finds out what became of it whatever the answers are. `is_ours` recognises it.
     ///
     /// `within` bounds how long it is retried; an error says `Unknown` if the object may have been created, or may yet be.
-    pub(crate) async fn create(
+    pub(crate) async fn create_settled(
         &self,
         name: &Name,
         body: &Bytes,

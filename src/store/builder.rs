@@ -2,9 +2,9 @@
 
 use super::{Settings, SharedSetting, SharedSettingsChange, records::folder_has_store};
 use crate::{
-    Clock, Error, Generator, OsGenerator, Result, SystemClock, archive, decision,
+    Clock, Error, Generator, OsGenerator, Result, SystemClock, archive, decision, fenced,
     kind::{Declaration, Kind},
-    lease,
+    lease, semaphore,
     storage::{
         Backend, Counters, Meter,
         backend::TimeSource,
@@ -225,7 +225,14 @@ impl StoreBuilder {
 
     /// What every kind of record says of itself.
     pub(super) fn declarations(&self) -> Vec<&'static Declaration> {
-        let ours = [&lease::DECLARATION, &decision::DECLARATION, &stream::DECLARATION, &archive::DECLARATION];
+        let ours = [
+            &lease::DECLARATION,
+            &decision::DECLARATION,
+            &stream::DECLARATION,
+            &archive::DECLARATION,
+            &fenced::DECLARATION,
+            &semaphore::DECLARATION,
+        ];
         ours.into_iter().chain(self.kinds.iter().map(|kind| kind.declaration())).collect()
     }
 

@@ -21,7 +21,7 @@ pub use stats::Stats;
 
 use self::open::no_store;
 use crate::{
-    Decisions, Error, Key, Leases, Namespace, Queue, Result,
+    Decisions, Error, Fenced, Key, Leases, Namespace, Queue, Result,
     archive::{self, ArchiveSettings, Archiver, Destination},
     clock::Timestamp,
     decision,
@@ -29,6 +29,7 @@ use crate::{
     job,
     kind::Kind,
     lease::{Engine, Lock, TryLock},
+    semaphore::{self, Semaphore, Semaphores},
     shared::Rules,
     storage::{Backend, cas, store_json::StoreSlot},
     stream::{self, Stream, StreamName, Streams},
@@ -60,6 +61,7 @@ pub struct Store {
     jobs: Arc<job::Shared>,
     streams: Arc<stream::Shared>,
     archive: Arc<archive::Counters>,
+    semaphores: Arc<semaphore::Engine>,
     /// Every kind of record, the library's own first.
     kinds: Arc<[Arc<dyn Kind>]>,
     sweeper: Arc<Sweeper>,
@@ -130,6 +132,41 @@ impl Store {
         Decisions::new(Arc::clone(&self.decisions))
     }
 
+    /// A semaphore of the namespace `default` with `size` slots; see [`semaphore`](crate::semaphore).
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// let store = leasehold::Store::open("memory://").await?;
+    /// let permit = store.semaphore("gpu", 1).acquire().await?;
+    /// assert!(store.semaphore("gpu", 1).try_acquire().await?.is_none(), "full");
+    /// permit.release().await?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn semaphore<K>(&self, name: K, size: u32) -> Semaphore
+    where
+        K: TryInto<Key>,
+        K::Error: Into<Error>,
+    {
+        Semaphore::new(&self.semaphores, name, size)
+    }
+
+    /// The semaphores of a namespace, one step at a time.
+    pub fn semaphores<N>(&self, namespace: N) -> Result<Semaphores>
+    where
+        N: TryInto<Namespace>,
+        N::Error: Into<Error>,
+    {
+        Ok(Semaphores::new(&self.semaphores, namespace.try_into().map_err(Into::into)?))
+    }
+
+    /// Objects of the namespace `default` that refuse a fence lower than one that they were written with; see
+    /// [`fenced`](crate::fenced).
+    pub fn fenced(&self) -> Fenced {
+        Fenced::new(&self.backend, &self.activity, Namespace::default())
+    }
+
     /// A queue of jobs in the namespace `default`; [`Queue::namespace`] has it in another one. Nothing is sent: the queue is
     /// made when it is first used. Its name is any text of 1 to 64 bytes.
     pub fn queue(&self, name: impl AsRef<str>) -> Result<Queue> {
@@ -188,7 +225,8 @@ impl Store {
     pub fn stats(&self) -> Stats {
         let (stream, archive) = (self.streams.counters.counts(), self.archive.counts());
         let (lease, decision) = (self.engine.counts(), self.decisions.counts());
-        Stats::of(self.backend.counters.counts(), lease, decision, stream, archive, &self.sweeper)
+        let (semaphore, storage) = (self.semaphores.counts(), self.backend.counters.counts());
+        Stats::of(storage, lease, decision, stream, archive, semaphore, &self.sweeper)
     }
 
     /// What all processes that use this store have alike.

@@ -8,9 +8,11 @@ use crate::{
     Error, Leases, Namespace, Result,
     archive::{self, ArchiveKind},
     decision::{self, DecisionKind},
+    fenced::FencedKind,
     job,
     kind::Kind,
-    lease::{self, Engine, LeaseKind, LeaseTurn},
+    lease::{self, Engine, LeaseKind, LeaseTurn, Terms},
+    semaphore::{self, SemaphoreKind},
     shared::Rules,
     storage::{
         Backend,
@@ -95,11 +97,14 @@ fn assemble(
     let jobs = job::Shared::new(&backend, &shared, settings.jobs.clone(), sessions, Arc::clone(&activity));
     let streams = stream::Shared::new(Arc::clone(&backend), Arc::clone(&engine), Arc::clone(&activity));
     archive::describe_lag();
-    let ours: [Arc<dyn Kind>; 4] = [
+    let semaphores = semaphore::Engine::new(Terms::new(&engine));
+    let ours: [Arc<dyn Kind>; 6] = [
         Arc::new(LeaseKind::new(Arc::clone(&engine))),
         Arc::new(DecisionKind(Arc::clone(&decisions))),
         Arc::new(StreamKind::new(Arc::clone(&streams))),
         Arc::new(ArchiveKind),
+        Arc::new(FencedKind(Arc::clone(&backend))),
+        Arc::new(SemaphoreKind(Arc::clone(&semaphores))),
     ];
     let kinds: Arc<[Arc<dyn Kind>]> = ours.into_iter().chain(more).collect();
     let sweeper = Sweeper::new(
@@ -111,7 +116,7 @@ fn assemble(
         Arc::clone(&activity),
     );
     let archive = Arc::new(archive::Counters::new());
-    Ok(Store { backend, shared, engine, decisions, jobs, streams, archive, kinds, sweeper, activity })
+    Ok(Store { backend, shared, engine, decisions, jobs, streams, archive, semaphores, kinds, sweeper, activity })
 }
 
 /// Writes the shared settings into a new store, or a newer probe into a known one. Whoever loses takes what is there.

@@ -1,7 +1,7 @@
 //! What has happened in this process, as a plain snapshot.
 
 use crate::{
-    archive, decision, lease, storage, stream,
+    archive, decision, lease, semaphore, storage, stream,
     sweep::{Sweeper, Swept},
 };
 use serde::Serialize;
@@ -27,6 +27,18 @@ pub struct Stats {
     pub leases_cleared_by_operation: u64,
     /// Ended leases that the sweeper cleared.
     pub leases_cleared_by_sweeper: u64,
+    /// Slots of semaphores that were granted.
+    pub slots_granted: u64,
+    /// Requests that found all slots of a semaphore held.
+    pub slots_refused: u64,
+    /// Slots of semaphores that were renewed.
+    pub slots_renewed: u64,
+    /// Slots of semaphores that were lost, however that was found out.
+    pub slots_lost: u64,
+    /// Slots of semaphores that were given back.
+    pub slots_released: u64,
+    /// Slots of ended holders that were cleared or taken over.
+    pub slots_cleared: u64,
     /// Decisions made by this process.
     pub decisions_made: u64,
     /// Decisions whose time was over and that an operation deleted on its way.
@@ -78,11 +90,18 @@ impl Stats {
         decision: decision::Counts,
         stream: stream::Counts,
         archive: archive::Counts,
+        semaphore: semaphore::Counts,
         sweeper: &Sweeper,
     ) -> Self {
         let sweeps = sweeper.counts();
         Self {
             leases_granted: lease.granted,
+            slots_granted: semaphore.granted,
+            slots_refused: semaphore.refused,
+            slots_renewed: semaphore.renewed,
+            slots_lost: semaphore.lost,
+            slots_released: semaphore.released,
+            slots_cleared: semaphore.cleared,
             acquires_refused: lease.refused,
             leases_handed_over: lease.handed_over,
             leases_renewed: lease.renewed,

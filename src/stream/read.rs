@@ -6,10 +6,7 @@ use super::{
     partition::{Partition, Received},
     records::Cursor,
 };
-use crate::{
-    Error, Result,
-    clock::Timestamp,
-};
+use crate::{Error, Result, clock::Timestamp};
 
 /// Where to begin reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -94,7 +91,10 @@ impl Reader {
         let (meta, tail, found) = self.partition.search(is_late).await?;
         if let Some(wanted) = wanted.filter(|wanted| *wanted > tail.next.offset) {
             let end = tail.next.offset;
-            return Err(Error::invalid(format!("offset {wanted} is beyond the end of {}: {end}", self.partition.path.stream)));
+            return Err(Error::invalid(format!(
+                "offset {wanted} is beyond the end of {}: {end}",
+                self.partition.path.stream
+            )));
         }
         match found {
             Some(segment) => {

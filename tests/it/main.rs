@@ -16,6 +16,7 @@ mod decisions;
 mod diagnosis;
 mod election;
 mod fairness;
+mod fenced;
 mod front_door;
 mod fsck;
 mod guard;
@@ -29,6 +30,9 @@ mod paused;
 #[path = "../shared/said.rs"]
 mod said;
 mod second_witness;
+mod semaphore;
+#[cfg(unix)]
+mod semaphore_crowd;
 mod store_answers;
 mod stream;
 mod sweeper;

@@ -67,5 +67,5 @@ fn settings() {
 
 #[test]
 fn stream_segments() {
-    replay("stream_segment", leasehold::stream_segment_fuzz);
+    replay("stream_segment", leasehold::internals::fuzz::stream_segment);
 }

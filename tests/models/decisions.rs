@@ -8,8 +8,8 @@ use leasehold::{
     Settings,
     clock::Timestamp,
     decision::TxnId,
-    layout::WriteId,
     internals::rules::{self, Ages, ReadBack, Written},
+    layout::WriteId,
 };
 use leasehold_testkit::{SeededGenerator, TestClock};
 use stateright::{Model, Property};

@@ -7,8 +7,8 @@ use crate::{finds, holds};
 use leasehold::{
     Fence, Hour, Ttl,
     clock::Timestamp,
-    layout::WriteId,
     internals::rules::{self, Facts, ReadBack, Standing, Written},
+    layout::WriteId,
 };
 use stateright::{Model, Property};
 use std::time::Duration;

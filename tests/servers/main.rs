@@ -11,6 +11,7 @@ mod budget;
 mod chaos;
 mod conformance;
 mod decisions;
+mod fenced;
 mod leases;
 mod listing;
 #[cfg(unix)]
@@ -35,6 +36,8 @@ macro_rules! suite {
             decisions: the_first_decision_stands_for_everybody,
                 those_that_decide_at_once_agree,
                 a_decision_can_be_read_until_its_time_is_over;
+            fenced: a_paused_holders_write_after_a_newer_ones_is_refused,
+                of_many_that_write_at_once_the_highest_fence_stays;
             sweeper: what_ended_in_a_past_hour_is_tidied_and_nothing_else,
                 every_namespace_gets_its_turn,
                 decisions_whose_time_is_over_are_deleted,

@@ -6,7 +6,11 @@ mod rolling;
 
 use crate::{processes::World, stream::an_hour};
 use flate2::read::MultiGzDecoder;
-use leasehold::{Store, archive::{ArchiveSettings, Archiver}, stream::{Draft, Stream}};
+use leasehold::{
+    Store,
+    archive::{ArchiveSettings, Archiver},
+    stream::{Draft, Stream},
+};
 use leasehold_testkit::FaultStore;
 use std::io::Read as _;
 

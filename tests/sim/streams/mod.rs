@@ -6,7 +6,13 @@ mod wire;
 
 use auditor::Auditor;
 use futures_util::FutureExt as _;
-use leasehold::{Store, archive::ArchiveSettings, clock::{Clock as _, Timestamp}, store::Probing, stream::{Position, Retention, StreamSettings}};
+use leasehold::{
+    Store,
+    archive::ArchiveSettings,
+    clock::{Clock as _, Timestamp},
+    store::Probing,
+    stream::{Position, Retention, StreamSettings},
+};
 use leasehold_testkit::{Answer, Dates, Fault, FaultStore, Rates, SeededGenerator, TestClock};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use std::{
@@ -227,7 +233,10 @@ async fn consume(store: Store, auditor: Audited, group: String, rounds: usize) {
             let offsets = batch.messages.iter().map(|message| message.offset);
             auditor.delivered.entry(group.clone()).or_default().extend(offsets);
             if batch.missed > 0 {
-                auditor.says(format!("a message of a group is lost: {} were trimmed before {group} read them", batch.missed));
+                auditor.says(format!(
+                    "a message of a group is lost: {} were trimmed before {group} read them",
+                    batch.missed
+                ));
             }
             let end = batch.messages.last().map_or(0, |last| last.offset + 1);
             let handed = auditor.handed.entry((group.clone(), fence)).or_default();

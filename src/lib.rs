@@ -133,6 +133,7 @@ pub use ttl::Ttl;
 
 // Foreign types that occur in signatures: of these versions.
 pub use ::bytes::{self, Bytes};
+pub use ::chrono;
 pub use ::futures_util::Stream;
 pub use ::object_store;
 pub use ::tokio_util::sync::CancellationToken;

@@ -17,7 +17,7 @@ const CLOCK_TRIES: u32 = 3;
 
 /// A sweeper that runs in the background. Dropping it lets it run on for as long as the store is open.
 #[derive(Debug)]
-#[must_use = "keep it to stop the sweeper"]
+#[must_use = "dropping it detaches the sweeper, which then runs on: keep it to stop it"]
 pub struct RunningSweeper {
     stop: CancellationToken,
     task: JoinHandle<()>,

@@ -43,7 +43,7 @@ impl Ttl {
         self.max(min).min(max)
     }
 
-    /// The same, as the standard library has it.
+    /// As a [`Duration`].
     pub fn as_duration(self) -> Duration {
         Duration::from_millis(self.millis)
     }

@@ -124,7 +124,7 @@ impl Store {
         Decisions::new(Arc::clone(&self.decisions))
     }
 
-    /// What tidies records that nobody touches any more: started in the background, or run once.
+    /// The sweeper, which cleans up expired records that are not used any more: started in the background, or run once.
     pub fn sweeper(&self) -> SweeperHandle {
         SweeperHandle::new(Arc::clone(&self.sweeper))
     }
@@ -135,8 +135,8 @@ impl Store {
         Ok(folders.iter().filter_map(|folder| Namespace::new(folder).ok()).collect())
     }
 
-    /// Waits until what dropped operations have left behind is settled: writes in doubt, and leases that nobody wants.
-    /// For a process that is about to end; whatever is not settled then is left to its time to live.
+    /// Waits until what dropped operations have left behind is settled: writes in doubt, and leases of
+    /// callers that have gone. For a process that is about to end; what is not settled then expires with its time to live.
     pub async fn drain(&self) {
         self.engine.leftovers.close();
         self.engine.leftovers.wait().await;
@@ -163,13 +163,13 @@ impl Store {
         self.backend.requests()
     }
 
-    /// How long ago somebody last asked for something. Renewals by a guard, a waiter's looks, [`peek`](Leases::peek) and
+    /// How long ago the last operation was called. Renewals by a guard, polls by a waiter, [`peek`](Leases::peek) and
     /// [`list`](Leases::list) do not count.
     pub fn idle_for(&self) -> Duration {
         self.backend.clock.monotonic().since(self.activity.last())
     }
 
-    /// Counts as if somebody had asked for something: for a service that has work of its own.
+    /// Counts as an operation, so that the process is not idle: for a service that has other work.
     pub fn mark_activity(&self) {
         self.activity.touch(&*self.backend.clock);
     }

@@ -18,7 +18,7 @@ pub(crate) const TTL: Duration = Duration::from_secs(30);
 
 pub(crate) const MILLI: Duration = Duration::from_millis(1);
 
-/// When so much has passed since it was written, a lease of `TTL` has ended for everybody: clocks may be slow by 1 in 1,000.
+/// When so much has passed since it was written, a lease of `TTL` has ended for all processes: clocks may be slow by 1 in 1,000.
 pub(crate) const ENDED: Duration = Duration::from_millis(30_000 + 30 + 1_000 + 1);
 
 /// One store in memory. Its clock is its own; what is late or delayed goes by it.
@@ -69,7 +69,7 @@ impl World {
         Process::new(clock, store)
     }
 
-    /// The same, with the store's own clock as the store's time.
+    /// A process that reads the store's time off an object, not off its own clock.
     pub(crate) async fn process_that_asks_the_time(&self, clock: &TestClock) -> Process {
         let store = Store::builder()
             .object_store(Arc::new(self.objects.clone()))

@@ -77,7 +77,7 @@ impl Timestamp {
         Duration::from_micros(self.0.abs_diff(other.0))
     }
 
-    /// This instant as a calendar date and time; `None` outside the years that they cover.
+    /// This instant as a date and time in UTC; `None` outside the years that `chrono` covers.
     pub fn to_datetime(self) -> Option<DateTime<Utc>> {
         DateTime::from_timestamp_micros(self.0)
     }
@@ -216,8 +216,8 @@ impl Clock for SystemClock {
         })
     }
 
-    // In parts, as the runtime's timers stop with a suspended machine, and whoever sleeps until a lease has ended must
-    // not sleep on for as long as was left when the lid was closed.
+    // In parts: the runtime's timers stop while the machine is suspended, and a sleep until a lease has ended must not go
+    // on for as long as was left when the machine was suspended.
     async fn sleep(&self, duration: Duration) {
         let end = self.monotonic().plus(duration);
         loop {

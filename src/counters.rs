@@ -1,6 +1,6 @@
-//! What has happened is counted once and told twice: as metrics, and as a plain snapshot. Each room has counters of its own.
+//! Counters that are exported as metrics and as a plain snapshot. Each module has its own.
 
-/// Makes the `Counters` of a room, which anybody may raise, and the `Counts` that they show.
+/// Defines the `Counters` of a module, and `Counts`, a snapshot of them.
 macro_rules! counters {
     ($($(#[$doc:meta])* $field:ident => $name:literal $({ $label:literal = $value:literal })?, $help:literal;)*) => {
         /// What the counters showed at one moment.

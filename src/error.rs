@@ -33,7 +33,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// Whether the same call may succeed later without anybody fixing anything.
+    /// Whether a retry of the same call may succeed later, without a repair or a change of configuration.
     pub fn is_retryable(self) -> bool {
         matches!(self, Self::Unavailable | Self::Unknown | Self::Regressed | Self::Held)
     }
@@ -78,7 +78,7 @@ impl Error {
         self.kind
     }
 
-    /// Whether the same call may succeed later without anybody fixing anything.
+    /// Whether a retry of the same call may succeed later, without a repair or a change of configuration.
     pub fn is_retryable(&self) -> bool {
         self.kind.is_retryable()
     }
@@ -88,7 +88,7 @@ impl Error {
         Self { kind, message: message.into(), source: None, without_effect: false }
     }
 
-    /// Marks it as the error of a write that has certainly changed nothing.
+    /// Marks the error of a write that has certainly changed nothing.
     pub(crate) fn without_effect(mut self) -> Self {
         self.without_effect = true;
         self
@@ -124,8 +124,8 @@ impl Error {
         self
     }
 
-    /// This error; if a write before it is in doubt, one that says so, whatever came after: a caller that is told of
-    /// its clock, or of its permissions, would take it that nothing has happened.
+    /// Turns this error into [`ErrorKind::Unknown`] if an earlier write is in doubt. A caller that sees only an error about
+    /// its clock or its permissions would conclude that nothing has happened.
     pub(crate) fn in_doubt(self, in_doubt: bool, what: impl fmt::Display, done: &str) -> Self {
         if !in_doubt || self.kind == ErrorKind::Unknown {
             return self;
@@ -133,7 +133,7 @@ impl Error {
         Self::unknown(format!("whether {what} was {done} is not known: {self}")).with_source(self)
     }
 
-    /// This error, with a sentence in front that says what was being done.
+    /// Prefixes the message with what was being done.
     pub(crate) fn while_doing(mut self, what: impl fmt::Display) -> Self {
         self.message = format!("{what}: {}", self.message);
         self

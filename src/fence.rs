@@ -10,8 +10,8 @@ const WRONGEST: Duration = Duration::from_secs(12);
 /// The first number that is no fence: JSON readers that count in floating point are exact below it.
 const LIMIT: u64 = 1 << 53;
 
-/// Rises strictly with every grant of a key and is never used twice: whoever guards the resource refuses a fence that is
-/// lower than one that it has seen.
+/// Rises strictly with every grant of a key and is never used twice: a protected resource refuses a fence that is lower
+/// than one that it has seen.
 ///
 /// A fence is the time of its grant in microseconds since 1970, or one more than the last one if that is higher. So
 /// it rises also over a record that an operator has removed, and over a bucket that was restored from a backup. At least

@@ -97,7 +97,7 @@ impl Key {
 
     /// What the names of all keys that begin with `prefix` begin with, those of hashed names included.
     ///
-    /// Other names may begin with it too, because it ends after at most 134 bytes. So whoever lists by prefix takes the
+    /// Other names may begin with it too, because it ends after at most 134 bytes. A listing by prefix therefore takes the
     /// names that begin with this, and keeps those whose key, decoded from the name or read from the body where the
     /// name is [hashed](Decoded::Hashed), begins with `prefix`. (The prefixes of `object_store`'s listings are whole
     /// segments: this is no such prefix.)

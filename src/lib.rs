@@ -1,8 +1,9 @@
 //! Leases, transaction decisions and fencing tokens on nothing but an object store.
 //!
 //! S3, Google Cloud Storage, Azure Blob Storage or a local directory is all there is: no database, no server, no
-//! background scan. Everything that expires is settled by whoever touches it next, with a compare-and-swap, so correctness
-//! never depends on a background job; an index filed by the hour of expiry lets an idle process tidy the rest.
+//! background scan. Everything that expires is settled by the next operation that meets it, with a compare-and-swap, so
+//! correctness never depends on a background job; an index filed by the hour of expiry lets an idle process clean up the
+//! rest.
 //!
 //! # A lock
 //!

@@ -91,7 +91,7 @@ async fn two_clients_exclude_each_other_and_the_sweeper_begins_after_its_idle_gr
     assert_eq!(post(to, "/renew", mine).await.0, 409, "the first one has lost it");
     assert_eq!(post(to, "/acquire", json!({ "key": "a", "owner": "one", "ttl_ms": 0 })).await.0, 400);
 
-    // The lease is left to end; its hour is over and its grace as well. Whoever is busy keeps the sweeper waiting.
+    // The lease is left to end; its hour is over and its grace as well. Activity keeps the sweeper waiting.
     let before = scraped(to, RUNS).await;
     pass(&clock, Duration::from_secs(50)).await;
     for _ in 0..110 {

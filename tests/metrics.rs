@@ -44,7 +44,7 @@ async fn the_sweepers_work_is_scraped_with_the_right_values() {
         leases.acquire(&Key::new(name).unwrap(), &request).await.unwrap().granted().expect("granted")
     };
 
-    // Two decisions, and a day later five leases that end, one of which somebody else takes over; and one given back.
+    // Two decisions, and a day later five leases that end, one of which another process takes over; and one given back.
     for _ in 0..2 {
         let _ = decisions.decide(decisions.begin(), Decision::Commit).await.unwrap();
     }
@@ -60,7 +60,7 @@ async fn the_sweepers_work_is_scraped_with_the_right_values() {
     objects.put_object("default/meta/bad.pb", "not a record");
     objects.put_object("default/.lease-index/2026010200/bad", "{}");
 
-    // A run that somebody interrupts after its first entry; and one that is left alone.
+    // A run that activity interrupts after its first entry; and one that is left alone.
     let seen = Arc::new(AtomicU64::new(0));
     let options = SweepOptions::new().op_delay(Duration::from_millis(500)).heed_activity(true).progress({
         let seen = Arc::clone(&seen);

@@ -1,18 +1,18 @@
 //! Looking for damage in a store, and repairing it.
 //!
-//! Nothing of this is needed while all goes well: whoever touches a record settles it, and the sweeper tidies the rest.
-//! It is for what no process may repair by itself, because it cannot know better than whoever wrote it: a record that cannot
-//! be read, an index that lost entries, names that are none of ours.
+//! Normal operation does not need it: an operation that meets an expired record settles it, and the sweeper cleans up the rest.
+//! It is for what a process must not repair by itself, because it cannot know what was written: a record that cannot be
+//! read, an index that lost entries, unknown names.
 //!
 //! | damage | what a repair does |
 //! |---|---|
-//! | a record that cannot be read | keeps a copy aside, and puts a new record in its place: the fence goes on above everything that was seen, and the key stays closed for as long as somebody may still believe in what was in it |
+//! | a record that cannot be read | keeps a copy aside, and puts a new record in its place: the fence goes on above everything that was seen, and the key cannot be locked for as long as the lease in it may still be valid |
 //! | a record that ends, without its entry | writes the entry |
-//! | an entry without its record, of an hour that is not over | makes a record that nobody holds, with a fence above all before |
+//! | an entry without its record, of an hour that is not over | writes a free record with a fence above all before |
 //! | an entry without its record, of an hour that is over | nothing: a sweep deletes it |
 //! | a record that is written once and cannot be read | nothing: whatever took its place could contradict it |
 //! | an object of an earlier layout | nothing: it is neither read nor swept |
-//! | a name that is none of ours | nothing: it is somebody else's |
+//! | an unknown name | nothing: it belongs to another program |
 //!
 //! A repair deletes nothing and overwrites nothing but what it has read: every change of a record is a compare-and-swap on
 //! the very version that was judged, so it may run while others work. What it does to records is written down under
@@ -27,7 +27,7 @@ use crate::Namespace;
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt};
 
-/// How many findings a report keeps. All of them are counted, and told to whoever listens.
+/// How many findings a report keeps. All of them are counted, and passed to the listener if there is one.
 const KEPT: usize = 10_000;
 
 /// What was looked at of one kind of record.
@@ -48,7 +48,7 @@ pub struct Report {
     pub records: u64,
     /// Index entries that were looked at.
     pub entries: u64,
-    /// What was looked at of each kind of record, by the name of the kind.
+    /// Records and index entries that were looked at, by the name of their kind.
     pub kinds: BTreeMap<&'static str, Checked>,
     /// How many of each kind were found.
     pub found: BTreeMap<Damage, u64>,
@@ -56,7 +56,7 @@ pub struct Report {
     pub repaired: u64,
     /// How many of them are harmless.
     pub harmless: u64,
-    /// How many are left that somebody must do something about.
+    /// How many are left that an operator must act on.
     pub open: u64,
     /// Names that could not be looked at because the store failed.
     pub failures: u64,

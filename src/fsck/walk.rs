@@ -88,7 +88,7 @@ async fn look_around(
     }
     let first = |folder: &Folder| folder.path[top.len() + 1..].split('/').next().unwrap_or_default().to_owned();
     let known: BTreeSet<String> = folders.iter().map(|(_, folder)| first(folder)).collect();
-    // A folder that has nothing of ours may be anybody's: one word about it is enough.
+    // A folder without any known name belongs to another program: one finding for it is enough.
     if inside.iter().all(|folder| !known.contains(folder)) && !top.starts_with('.') {
         report.add(Finding::unknown(&Name::new(format!("{top}/"))).harmless());
         return Ok(());

@@ -74,7 +74,7 @@ impl Sample {
         Ok(Self { slot: KeySlot { namespace: Namespace::default(), key }, record })
     }
 
-    /// Whether whoever touches it clears it, by a wall clock and a stamp of the store that both say `now`.
+    /// Whether the next operation on it clears it, by a wall clock and a stamp of the store that both say `now`.
     pub fn is_expired(&self, now: Timestamp) -> Result<bool> {
         let known = ended::Known {
             modified: Some(self.record.written),

@@ -63,7 +63,7 @@ fn record_body(body: Bytes) {
     }
 }
 
-/// The same for a decision; its ages can be told whatever it says.
+/// A marker that can be read is equal when it is written again, and its ages can be computed whatever it says.
 pub fn marker(data: &[u8]) {
     let Ok(txn) = TXN.parse::<TxnId>() else { return };
     let slot = MarkerSlot(txn);
@@ -82,7 +82,7 @@ pub fn marker(data: &[u8]) {
     assert!(ages.expiry(Timestamp::from_micros(i64::MIN)) == ages.ends());
 }
 
-/// The same for what a store's processes have alike.
+/// Shared settings that can be read are equal when they are written again.
 pub fn store_json(data: &[u8]) {
     for body in bodies(data) {
         let Ok(record) = StoreSlot.decode(body) else { continue };

@@ -49,7 +49,7 @@ pub enum Verdict {
         /// The attempt that landed.
         attempt: u32,
     },
-    /// Somebody else changed it; this swap can change nothing any more.
+    /// Another writer changed it; this swap can change nothing any more.
     Lost(Option<Reading>),
     /// An attempt may have landed or may yet land.
     Unknown(Error),

@@ -26,16 +26,16 @@ pub fn shared_settings(settings: &Settings) -> Result<SharedSettings> {
     store::propose(settings)
 }
 
-/// What a lease is to everybody but its holder.
+/// The state of a lease as processes other than its holder see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// There is none.
     Free,
-    /// Nobody else may have the key.
+    /// No other process may take the key.
     Held,
     /// The wall clock says that it is over, and the second witness does not: held.
     MayHaveEnded,
-    /// Whoever touches it clears it.
+    /// The next operation on it clears it.
     Ended,
 }
 
@@ -44,13 +44,13 @@ pub enum Standing {
 pub struct Facts {
     /// When it ends by its holder's clock.
     pub expires: Timestamp,
-    /// How long anybody may believe in it from its last beat on.
+    /// How long it may be considered valid after its last renewal.
     pub lasts: Duration,
     /// When the store received its last beat, by the store's clock.
     pub beat_stamp: Timestamp,
 }
 
-/// The settling rule by the store's stamps, for somebody whose wall clock says `wall`. `time` is the stamp of an object
+/// The settling rule by the store's stamps, for a process whose wall clock says `wall`. `time` is the stamp of an object
 /// that was written before the lease was read, and `stamp_slack` what stamps of one store may differ by.
 pub fn standing(
     facts: Option<Facts>,
@@ -157,7 +157,7 @@ impl Ages {
         Self(decision::Ages::of(txn, &decision::Bounds::of(shared)))
     }
 
-    /// From here on nobody may write a decision.
+    /// From here on no decision may be written.
     pub fn closes(&self) -> Timestamp {
         self.0.closes()
     }
@@ -182,7 +182,7 @@ impl Ages {
         self.0.is_void(Some(modified))
     }
 
-    /// Whether nobody can decide any more, by this clock and the store's.
+    /// Whether it can no longer be decided, by this clock and the store's.
     pub fn are_over(&self, wall: Timestamp, store: Timestamp) -> bool {
         self.0.are_over(&clocks(wall, store))
     }

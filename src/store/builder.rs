@@ -34,7 +34,7 @@ pub enum Probing {
     WhenDue,
     /// Each time.
     Always,
-    /// Not at all: for credentials that may only read, and where somebody else has seen to it.
+    /// Not at all: for credentials that may only read, and for stores that are known to be safe.
     Never,
 }
 
@@ -200,7 +200,7 @@ impl StoreBuilder {
         self
     }
 
-    /// Refuses to make a store where there is none: for whoever only looks, and may have misspelt the URL.
+    /// Fails if the store does not exist, instead of creating it: for tools that only read, where the URL may be misspelt.
     pub fn must_exist(mut self) -> Self {
         self.must_exist = true;
         self

@@ -256,8 +256,8 @@ async fn check_clock(backend: &Arc<Backend>, max_clock_skew: Duration, remarks: 
         return Err(Error::new(
             ErrorKind::Clock,
             format!(
-                "the clocks of {} itself differ by {}: leases of others end only for whoever watches them until then; \
-                 correct the clocks of the store",
+                "the clocks of {} itself differ by {}: until they agree, a lease of another process can be taken over \
+                 only after it was watched for its whole time to live; set the clocks of the store",
                 backend.place,
                 text(backend.spread())
             ),

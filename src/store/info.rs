@@ -85,10 +85,10 @@ pub(super) async fn change(
                 Outcome::Unknown(error) => return Err(error),
             }
         };
-        // Most likely somebody has noted a probe. Another change is another operator's, who must be talked to.
+        // Most likely another process has noted a probe. A change of the settings comes from another operator.
         if SharedSettings::read(rules, there.record())? != old {
             return Err(Error::config(
-                "somebody else has changed the settings at the same time: look at them, and change them again if need be",
+                "another process has changed the settings at the same time: look at them, and change them again if needed",
             ));
         }
         known = there;

@@ -245,13 +245,13 @@ impl Store {
         self.backend.requests()
     }
 
-    /// How long ago somebody last asked for something. Renewals by a guard, a waiter's looks, [`peek`](Leases::peek) and
+    /// How long ago the last operation was called. Renewals by a guard, polls by a waiter, [`peek`](Leases::peek) and
     /// [`list`](Leases::list) do not count.
     pub fn idle_for(&self) -> Duration {
         self.backend.clock.monotonic().since(self.activity.last())
     }
 
-    /// Counts as if somebody had asked for something: for a service that has work of its own.
+    /// Counts as an operation, so that the process is not idle: for a service that has other work.
     pub fn mark_activity(&self) {
         self.activity.touch(&*self.backend.clock);
     }

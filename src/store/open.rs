@@ -119,7 +119,8 @@ fn assemble(
     Ok(Store { backend, shared, engine, decisions, jobs, streams, archive, semaphores, kinds, sweeper, activity })
 }
 
-/// Writes the shared settings into a new store, or a newer probe into a known one. Whoever loses takes what is there.
+/// Writes the shared settings into a new store, or a newer probe into a known one. A process that loses the race takes
+/// what is there.
 async fn agree(
     backend: &Arc<Backend>,
     known: Option<Seen<StoreRecord>>,

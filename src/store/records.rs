@@ -11,7 +11,7 @@ use crate::{
 };
 use std::path::Path;
 
-/// Into how many folders that may be namespaces somebody looks.
+/// How many folders that may be namespaces are looked into.
 const LOOKED_INTO: usize = 8;
 
 /// How many names of a folder are looked at: one request in any case, and names of others may come first.
@@ -76,9 +76,9 @@ fn own_folders<'a>(
 /// What is said of a store that has records and no settings.
 pub(super) fn settings_lost(place: &str) -> Error {
     Error::corrupt(format!(
-        "{place} has records but no .leasehold/store.json, where all processes agree on their bounds: somebody or something \
-         has removed it. With other bounds two could hold one lock, so nothing is granted: restore it from a backup, or \
-         write it again with the values in use: leasehold store repair"
+        "{place} has records but no .leasehold/store.json, where all processes agree on their bounds: it was removed. \
+         With other bounds two could hold one lock, so nothing is granted: restore it from a backup, or write it again \
+         with the values in use: leasehold store repair"
     ))
 }
 
@@ -91,7 +91,7 @@ pub(super) fn folder_has_store(url: &str, kinds: &[&'static Declaration]) -> Res
     };
     match folder.join(OURS).join(STORE_JSON).try_exists() {
         Ok(false) if !folder_has_records(&folder, kinds) => Err(no_store(url)),
-        // Whatever is wrong with it is said by whoever opens it.
+        // Any other problem with it is reported when it is opened.
         Ok(_) | Err(_) => Ok(()),
     }
 }

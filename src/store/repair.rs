@@ -2,11 +2,12 @@
 //!
 //! # What could go wrong
 //! - *It is made anew with the defaults* while processes run that go by other bounds: two could believe in one lease. So a
-//!   store that has records and no settings is refused, and a repair writes nothing that nobody has looked at.
+//!   store that has records and no settings is refused, and a repair writes nothing that an operator has not confirmed.
 //! - *It is there after all*, and only one read was damaged: it is read twice, over two connections.
-//! - *Somebody else writes it meanwhile.* The repair is a swap on what was judged: of two, one is told.
-//! - *What is left of it is wrong.* A value of a damaged file, or of the log of changes, is a proposal. Whoever confirms
-//!   it vouches for it.
+//! - *Another process writes it meanwhile.* The repair is a compare-and-swap on what was read: one of the two fails with an
+//!   error.
+//! - *What is left of it is wrong.* A value of a damaged file, or of the log of changes, is a proposal, which
+//!   an operator must confirm.
 
 use super::{SharedSettings, SharedSettingsChange, StoreBuilder, open::no_store, records::is_used};
 use crate::{
@@ -33,7 +34,7 @@ const LOOKED_AT: usize = 200;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FoundIn {
-    /// Whoever repairs has named it.
+    /// The operator has named it.
     Named,
     /// What is left of the damaged file.
     File,
@@ -156,7 +157,7 @@ impl SharedSettingsRepair {
                 }
                 Outcome::Lost(_) => {
                     return Err(Error::config(format!(
-                        "somebody else has written the settings of {} at the same time: look at them",
+                        "another process has written the settings of {} at the same time: look at them",
                         backend.place
                     )));
                 }
@@ -207,7 +208,7 @@ async fn logged(backend: &Backend, rules: &[&'static Rules]) -> Result<Remains> 
     loop {
         let page = match backend.page(REPAIRS, after.as_ref(), 1000).await {
             Ok(page) => page,
-            // Without it there is less to go by, and whoever repairs is asked all the same.
+            // Without it there are fewer proposals, and the operator is asked in any case.
             Err(error) if error.kind() == ErrorKind::Denied => return Ok(Remains::default()),
             Err(error) => return Err(error),
         };

@@ -65,7 +65,7 @@ pub struct Stats {
     pub sweeps_ended_by_ops: u64,
     /// Runs that ended because they had taken as long as a run may.
     pub sweeps_ended_by_time: u64,
-    /// Runs that ended because somebody asked for something.
+    /// Runs that ended because the process became active.
     pub sweeps_ended_by_activity: u64,
     /// Runs that were told to stop.
     pub sweeps_stopped: u64,

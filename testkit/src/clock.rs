@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 ///
 /// [`advance`](Self::advance) moves both clocks, as time does; [`step_wall`](Self::step_wall) moves the wall clock
 /// alone, as an operator or NTP does; [`suspend`](Self::suspend) moves the wall clock past a monotonic clock that stood
-/// still, as a closed lid does where the system cannot count suspended time.
+/// still, as a suspended machine does where the system cannot count suspended time.
 #[derive(Debug, Clone)]
 pub struct TestClock(Arc<Shared>);
 
@@ -42,14 +42,14 @@ impl TestClock {
         Self(Arc::new(Shared { state: Mutex::new(state), moved: Notify::new(), slept: Notify::new() }))
     }
 
-    /// The monotonic clock counts from this start of a machine.
+    /// Sets the boot id: which start of a machine the monotonic clock counts from.
     #[must_use]
     pub fn booted(self, boot: BootId) -> Self {
         self.change(|state| state.boot = Some(boot));
         self
     }
 
-    /// Time passes, on both clocks; whoever slept until then wakes.
+    /// Moves both clocks forward and wakes the tasks whose sleep is over.
     pub fn advance(&self, by: Duration) {
         self.change(|state| {
             state.wall_micros += i64::try_from(by.as_micros()).unwrap_or(i64::MAX / 4);
@@ -57,12 +57,12 @@ impl TestClock {
         });
     }
 
-    /// The wall clock is set, by so many milliseconds forwards or backwards; no time passes.
+    /// Sets the wall clock forward or back by `millis`; no time passes.
     pub fn step_wall(&self, millis: i64) {
         self.change(|state| state.wall_micros += millis * 1000);
     }
 
-    /// The machine is suspended: wall time passes, the monotonic clock does not count it.
+    /// Suspends the machine: wall time passes, and the monotonic clock does not count it.
     pub fn suspend(&self, by: Duration) {
         self.change(|state| state.wall_micros += i64::try_from(by.as_micros()).unwrap_or(i64::MAX / 4));
     }

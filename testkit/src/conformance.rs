@@ -87,7 +87,7 @@ impl Tester<'_> {
         Register::new(self.store, &format!("{}-{name}", self.id))
     }
 
-    /// A swap that nobody competes with, repeated while the store is in a passing trouble.
+    /// A swap without competition, retried while the store is unavailable.
     async fn set(
         &self,
         register: &Register,

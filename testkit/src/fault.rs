@@ -21,14 +21,14 @@ pub enum Op {
     Delete,
 }
 
-/// What the client hears of a request that went wrong.
+/// What the client receives for a request that went wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// An HTTP status, such as 409, 412, 429, 500 or 503.
     Status(u16),
     /// The connection is closed without an answer.
     Drop,
-    /// No answer for as long as the client cares to wait.
+    /// No answer, however long the client waits.
     Hang,
 }
 
@@ -92,7 +92,7 @@ impl Fault {
     }
 }
 
-/// What is wrong with a store for good. One with any of these must not be trusted with leases: the probe refuses it.
+/// A permanent defect of a store. A store with any of these is not safe for leases: the probe refuses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Flaw {
     /// Every conditional write is carried out as if it had no condition.
@@ -166,7 +166,7 @@ impl Rates {
     }
 }
 
-/// What goes wrong next: scripted rules first, then the dice.
+/// Decides what goes wrong with each request: scripted rules first, then chance.
 #[derive(Debug, Default)]
 pub struct Faults(Mutex<State>);
 
@@ -188,7 +188,7 @@ impl Faults {
         self.lock().rules.push(rule);
     }
 
-    /// From now on, faults also happen by chance.
+    /// From now on faults also happen at random, at these rates.
     pub fn roll(&self, generator: impl Generator, rates: Rates) {
         self.lock().dice = Some((Box::new(generator), rates));
     }

@@ -38,7 +38,7 @@ const PAGE: usize = 1000;
 ///
 /// It behaves as S3 does through `object_store`. ETags are hashes of bodies, so they repeat when a body does; listings
 /// are in the order of names; deleting what is not there succeeds. The same seeds and the same moves of the clock give
-/// the same history: it uses no time, no chance and no thread of its own.
+/// the same history: it has no clock, no randomness and no thread of its own.
 ///
 /// ```
 /// use leasehold::clock::Timestamp;
@@ -97,8 +97,8 @@ impl FaultStore {
         self.0.offset_millis.store(millis, Ordering::SeqCst);
     }
 
-    /// From now on the store answers by several machines, each so many milliseconds ahead of its time: what an object is
-    /// stamped with and what an answer is dated by is any one's. With none, the store's own time is.
+    /// Simulates several front-end machines, each so many milliseconds ahead of the store's time: `last_modified` and the date
+    /// of an answer come from any of them. An empty list means one machine with the right time.
     pub fn set_front_ends(&self, ahead: Vec<i64>) {
         self.fronts().ahead = ahead;
     }
@@ -167,7 +167,7 @@ impl FaultStore {
         objects.delete(location, self.time())
     }
 
-    /// Does `change` after this time, whoever still waits for it.
+    /// Applies `change` after this time, whether or not the client still waits.
     fn later(&self, after: Duration, change: impl FnOnce(&Self) + Send + 'static) -> Result<()> {
         let runtime = tokio::runtime::Handle::try_current()
             .map_err(|error| Error::Generic { store: STORE, source: Box::new(error) })?;
@@ -192,7 +192,7 @@ impl FaultStore {
                 Err(refused(Answer::Drop).await)
             }
             Some(Fault::Lose(answer)) => {
-                // Whether its condition held is what the client does not hear.
+                // The client does not learn whether the condition held.
                 let _ = self.apply(put);
                 Err(refused(answer).await)
             }

@@ -19,7 +19,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// How often a writer lets others go first between its check and its write.
+/// How often a writer yields to others between its check and its write.
 const YIELDS: usize = 8;
 
 /// Another store, with a [`Flaw`].

@@ -1,4 +1,4 @@
-//! The machines that a store answers by: each has a clock of its own, and which of them answers is not for the client to say.
+//! The front-end machines of a store: each has a clock of its own, and the client cannot choose which one answers.
 
 use leasehold::clock::Timestamp;
 
@@ -13,7 +13,7 @@ pub(super) struct Fronts {
 }
 
 impl Fronts {
-    /// The time by whichever of them it is the turn of.
+    /// The time by the machine whose turn it is.
     fn time(&mut self, time: Timestamp) -> Timestamp {
         if self.ahead.is_empty() {
             return time;

@@ -4,7 +4,8 @@ use leasehold::Generator;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::sync::{Mutex, PoisonError};
 
-/// The same seed gives the same bytes. Never for production: two processes with one seed would share their ids.
+/// A pseudo-random generator: equal seeds give equal bytes. Never for production: two processes with one seed would share
+/// their ids.
 #[derive(Debug)]
 pub struct SeededGenerator(Mutex<StdRng>);
 

@@ -37,7 +37,7 @@ use tokio::{net::TcpListener, sync::watch, task::JoinSet};
 /// use std::sync::Arc;
 ///
 /// let proxy = Proxy::start("http://127.0.0.1:9000", Arc::new(SystemClock::new())).await?;
-/// // Of a hundred writes five are carried out, and nobody is told.
+/// // Five percent of the writes are applied and not answered.
 /// proxy.faults().roll(SeededGenerator::new(7), Rates::none().with(Fault::Lose(Answer::Drop), 50));
 /// # Ok(())
 /// # }

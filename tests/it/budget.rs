@@ -1,4 +1,4 @@
-//! Every request is somebody's money and latency. Each row of the budget, counted in HTTP attempts at both ends.
+//! Every request costs money and latency. Each row of the budget, counted in HTTP attempts at both ends.
 
 use crate::common::{Bed, granted, key, request, s3};
 use leasehold::{

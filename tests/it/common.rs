@@ -100,7 +100,7 @@ impl Memory {
         self.builder(seed).open().await.unwrap().leases("default").unwrap()
     }
 
-    /// Time passes in small steps, and after each everybody does what there is to do.
+    /// Time passes in small steps, and after each one all tasks run until they wait.
     pub(crate) async fn pass(&self, time: Duration) {
         const STEP: Duration = Duration::from_millis(10);
         let mut left = time;

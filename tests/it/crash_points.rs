@@ -44,7 +44,7 @@ fn kill_in<F: Future>(world: &World, run: impl FnOnce(Process) -> F) {
     world.objects.faults().clear();
 }
 
-/// What must be true after a death, whatever died: `last` is the highest fence that anybody was told of.
+/// What must be true after any crash: `last` is the highest fence that was ever returned.
 fn others_get_over_it(world: &World, ttl: Duration, last: Option<Fence>) {
     runtime().block_on(async {
         world.assert_indexed("a").await;
@@ -187,7 +187,7 @@ fn a_write_that_lands_after_its_process_died_is_an_ordinary_lease_or_nothing() {
     let world = World::new();
     hang(&world, AFTER, RECORD);
     kill_in(&world, |process| async move { process.leases.acquire(&key("a"), &request()).await });
-    // What the dead process sent is still under way: nobody sees it yet.
+    // What the dead process sent is still under way: it is not visible yet.
     let late = world.record("a");
     assert!(world.objects.delete_object(&record_name("a")));
     runtime().block_on(async {
@@ -214,7 +214,7 @@ async fn acquire_and_give_up(process: &Process, request: &Request) {
     start(&mut acquiring).await;
 }
 
-/// The key is free for anybody, with no time passing.
+/// The key is free for any process, with no time passing.
 async fn assert_free(world: &World) {
     assert_eq!(world.holder("a").await, None, "nobody knows of this lease");
     let other = world.process().await;

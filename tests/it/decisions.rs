@@ -1,4 +1,4 @@
-//! A transaction is decided once, for everybody and for good; and when nobody can know any more, nobody pretends to.
+//! A transaction is decided once, for all processes and for good; once that is forgotten, no answer claims to know it.
 
 use crate::{
     common::{Bed, SECOND, noon, s3},
@@ -755,7 +755,7 @@ async fn a_marker_outlives_the_entry_of_somebody_who_lost() {
     let world = World::new();
     let (early, late) = (world.process().await, world.process().await);
     let txn = early.decisions().begin();
-    // The first files its entry and dies. At twenty past the next hour somebody else decides.
+    // The first files its entry and dies. At twenty past the next hour another process decides.
     world.script(Rule::once(Op::Put, Fault::Delay(SECOND)).on(MARKERS));
     {
         let decisions = early.decisions();
@@ -952,7 +952,7 @@ struct Step {
 enum Event {
     Decision(Decision),
     Forgotten,
-    /// Somebody has deleted the marker on purpose.
+    /// The marker was deleted on purpose.
     Deleted,
 }
 
@@ -990,7 +990,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     })
 }
 
-/// All that anybody was told, in the order of true time.
+/// Every answer that a process got, in the order of true time.
 async fn history(offsets: [i64; 3], store: i64, begun: i64, steps: &[Step]) -> Vec<(usize, Event)> {
     let world = World::new();
     world.objects.set_offset_millis(store);
@@ -1003,7 +1003,7 @@ async fn history(offsets: [i64; 3], store: i64, begun: i64, steps: &[Step]) -> V
     let heard = Arc::new(Mutex::new(Vec::new()));
     let tell = |who, event| heard.lock().unwrap().push((who, event));
     let mut now = 0;
-    // In the end everybody asks, long after.
+    // In the end all processes ask, long after.
     let end = (0..3).map(|who| Step { at: 5_400_000, who, act: Act::Read, suspended: [false; 3] });
     for Step { at, who, act, suspended } in steps.iter().cloned().chain(end) {
         // Not in one jump: what is late lands before what comes after it.
@@ -1099,7 +1099,7 @@ async fn no_death_in_a_two_phase_commit_makes_or_destroys_money() {
             let coordinator = world.process().await;
             let run = transfer(&coordinator.store, &alice, &bob, 10, death);
             let (txn, ended) = moving(&[&world.clock], step, run).await.unwrap();
-            // Whoever is left, on a machine of its own.
+            // Those that are left, each on a machine of its own.
             let order = if alice_first { [&alice, &bob] } else { [&bob, &alice] };
             for account in order {
                 account.recover(&world.fresh().await).await.unwrap();

@@ -1,4 +1,4 @@
-//! There is one leader, everybody can see who, and when it goes another one comes.
+//! There is one leader, all processes can see which, and when it goes another one is elected.
 
 use crate::{
     common::key,
@@ -59,7 +59,7 @@ async fn when_the_leader_resigns_the_next_one_leads_with_a_higher_fence() {
 #[tokio::test]
 async fn a_leader_that_died_is_followed_when_its_lease_has_ended_for_everybody() {
     let bed = Memory::new().await;
-    // Acquired by somebody who does not renew it.
+    // Acquired by a process that does not renew it.
     let request = Request::new(10 * SECOND).owner("dead");
     let _ = bed.other().await.acquire(&key("leader"), &request).await.unwrap();
     let two = election(&bed.leases, "two");

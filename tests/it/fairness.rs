@@ -1,4 +1,4 @@
-//! One lock and many who want it: one at a time, everybody in the end, and for about one request each.
+//! One lock and many who want it: one at a time, each in the end, and for about one request each.
 
 #![allow(clippy::disallowed_methods, reason = "drives real processes")]
 
@@ -24,7 +24,7 @@ fn request() -> Request {
     Request::new(Duration::from_secs(30))
 }
 
-/// What the lock protects: whoever is inside is alone, with a higher fence than all before.
+/// What the lock protects: one holder at a time, each with a higher fence than all before.
 #[derive(Default)]
 struct Protected {
     inside: AtomicBool,

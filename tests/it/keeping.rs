@@ -147,7 +147,7 @@ async fn of_many_who_find_a_key_free_one_gets_it_and_the_others_need_no_read() {
     leases.release(&acquire(&leases).await).await.unwrap();
     memory.store.faults().script(Rule::always(Op::Put, Fault::Slow(LATENCY)));
     let before = store.requests();
-    // Somebody is busy with the key while they come.
+    // Another operation is busy with the key while they come.
     let mut tries = Vec::new();
     for _ in 0..100 {
         let leases = leases.clone();

@@ -1,4 +1,4 @@
-//! A grant that lands when nobody can make use of it any more leaves nothing behind that no sweep would find.
+//! A grant that lands too late to be used leaves nothing behind that no sweep would find.
 
 use crate::{
     common::{key, noon, request},
@@ -53,7 +53,7 @@ async fn lands_late(fault: Fault, request_id: Option<&str>, exists: bool) {
         suspended.clock.advance(Duration::from_millis(50));
     }
     world.objects.object("default/meta/a.pb").expect("it landed");
-    // Nothing is left for whoever looks next to clear.
+    // Nothing is left for the next operation to clear.
     let looking = world.process().await;
     assert_eq!(looking.leases.get(&key("a")).await.unwrap().holder, None);
     let cleared = looking.store.stats().leases_cleared_by_operation;

@@ -1,4 +1,4 @@
-//! Whoever lists keys finds all of them, as they are, and changes nothing.
+//! Listing keys finds all of them, as they are, and changes nothing.
 
 use crate::{
     common::{key, noon, request},

@@ -649,7 +649,7 @@ impl World {
                 }
                 let highest = beliefs.fences.entry(key).or_default();
                 *highest = fence.max(*highest);
-                // Shared by a request id, and given back by somebody else while this answer was on its way.
+                // Shared by a request id, and given back by another process while this answer was on its way.
                 if !beliefs.given_back.contains(grant.lease_id().as_bytes()) {
                     beliefs.believe(Belief { client, key, grant, asked });
                 }
@@ -681,7 +681,7 @@ impl World {
                 if grant.lease_id() != old.lease_id() || grant.fence() != old.fence() {
                     beliefs.problems.push(format!("{old:?} was renewed as {grant:?}"));
                 }
-                // Given back while it was being renewed: then nobody believes in it any more.
+                // Given back while it was being renewed: then no process believes in it any more.
                 if !beliefs.given_back.contains(grant.lease_id().as_bytes()) {
                     beliefs.believe(Belief { client, key, grant, asked });
                 }
@@ -731,7 +731,7 @@ impl World {
         }
     }
 
-    /// Time passes a little at a time, and nobody's belief goes unwatched.
+    /// Time passes a little at a time, and every belief is checked at each step.
     async fn pass(&self, memory: &Memory, time: Duration, step: Duration) {
         let mut left = time;
         while !left.is_zero() {
@@ -779,7 +779,7 @@ async fn chaos(seed: u64, turns: Vec<Turn>) -> TestResult {
         world.verdict(&watch)?;
     }
     memory.store.faults().clear();
-    // Everything comes to its end, and what nobody wanted is given back.
+    // Everything comes to its end, and what was granted to callers that have gone is given back.
     for _ in 0..100 {
         world.pass(&memory, Duration::from_secs(1), Duration::from_millis(100)).await;
         if under_way.iter().all(JoinHandle::is_finished) {

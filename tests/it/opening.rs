@@ -368,7 +368,7 @@ async fn credentials_that_may_only_read_are_told_apart() {
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().contains("writing") && error.to_string().contains("permission"), "{error}");
     assert!(server.names().is_empty());
-    // A store that somebody else has opened before can be read.
+    // A store that another process has opened before can be read.
     server.allow(Op::Put);
     s3(&server, &clock).open().await.unwrap();
     server.deny(Op::Put);

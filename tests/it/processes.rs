@@ -68,7 +68,7 @@ impl World {
         Process::new(clock, store)
     }
 
-    /// The same, with the store's own clock as the store's time.
+    /// A process that reads the store's time off an object, not off its own clock.
     pub(crate) async fn process_that_asks_the_time(&self, clock: &TestClock) -> Process {
         let store = Store::builder()
             .object_store(Arc::new(self.objects.clone()))

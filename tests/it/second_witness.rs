@@ -1,4 +1,4 @@
-//! No clock steals a lease: the wall clock of whoever takes over is one witness, and never the only one.
+//! No clock steals a lease: the wall clock of the process that takes over is one witness, and never the only one.
 
 use crate::{
     common::{SECOND, calm, granted, key, noon, request, s3},
@@ -283,7 +283,7 @@ async fn stamps_that_are_apart_are_measured_noted_and_added() {
     assert!(taker.leases.get(&key("b")).await.unwrap().holder.is_some(), "its stamp is too old to end anything");
     let spread = taker.store.info().await.unwrap().spread;
     assert_eq!(spread, 5 * SECOND, "the whole distance to the stamp before");
-    // Whoever opens the store adds it.
+    // Opening the store adds it.
     machines.server.set_date(0);
     granted(holder.leases.acquire(&key("c"), &request()).await);
     machines.pass(36 * SECOND);

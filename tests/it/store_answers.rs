@@ -155,7 +155,7 @@ async fn a_repeated_request_whose_renewal_is_in_doubt_is_not_held_by_itself() {
     let asked = Request::new(secs(2)).request_id("job-7");
     let first = granted(process.leases.acquire(&key("a"), &asked).await);
     world.clock.advance(secs(2) - MILLI * 100);
-    // The renewal lands, and nobody can read that before the first lease is over.
+    // The renewal lands, and cannot be read back before the first lease is over.
     next_put(&world, Fault::Lose(Answer::Drop), RECORD);
     world.objects.faults().script(Rule::always(Op::Get, Fault::Refuse(Answer::Drop)).on(RECORD).after(1));
     let run = async { process.leases.acquire(&key("a"), &asked).await };
@@ -399,7 +399,7 @@ async fn a_renewal_that_hangs_is_sent_again_well_before_its_lease_ends() {
     assert!(took >= secs(1) && took < secs(2), "{took:?}");
 }
 
-/// Or whoever reads it would look for a permission that is not missing.
+/// Otherwise a reader would look for a permission that is not missing.
 #[tokio::test]
 async fn a_write_in_doubt_that_cannot_be_looked_for_reports_its_own_trouble() {
     let world = World::new();

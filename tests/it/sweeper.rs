@@ -1,4 +1,4 @@
-//! The sweeper tidies what nobody touches again, and nothing else.
+//! The sweeper cleans up what has expired and is not used again, and nothing else.
 
 mod busy;
 mod cost;

@@ -131,7 +131,7 @@ async fn fsck_finds_its_damage_and_repairs_it() {
     let repaired = process.store.fsck(FsckOptions::new().repair("alice")).await.unwrap();
     assert_eq!((repaired.repaired, repaired.open), (1, 1));
     assert_eq!(process.store.fsck(FsckOptions::new()).await.unwrap().open, 1, "only the one that nobody can read");
-    // Without the kind its folders are nobody's.
+    // Without the kind its folders are unknown.
     let other = world.process().await.store.fsck(FsckOptions::new()).await.unwrap();
     assert!(other.findings.iter().any(|finding| finding.name == "default/note/"), "{other:?}");
 }

@@ -169,7 +169,7 @@ async fn a_small_step_back_moves_belief_by_as_much_as_the_expiry() {
     let second = renewed(process.leases.renew(&first).await);
     assert_eq!(second.expires_at(), first.expires_at().plus(secs(15)));
     assert_eq!(second.time_left(), secs(25));
-    // Nobody has it before belief has ended.
+    // It is not granted before the holder has stopped believing in it.
     let other = world.process_off_by(5000).await;
     let held = held(other.leases.acquire(&key("a"), &request()).await);
     assert!(held.retry_after >= secs(25) + SKEW, "{:?}", held.retry_after);
@@ -452,7 +452,7 @@ async fn all_clocks_stepping_together_end_a_lease_for_its_holder_first() {
     assert!(!first.is_valid());
     lost(process.leases.renew(&first).await);
     let second = granted(other.leases.acquire(&key("a"), &request()).await);
-    // And back: nobody is believed earlier for it, and the fence goes on rising.
+    // And back: no lease is granted earlier for it, and the fence goes on rising.
     world.clock.step_wall(-HOUR);
     held(process.leases.acquire(&key("a"), &request()).await);
     other.leases.release(&second).await.unwrap();
@@ -607,7 +607,7 @@ async fn a_clock_a_day_ahead_that_is_corrected_does_not_lengthen_belief() {
 
 #[tokio::test]
 async fn an_expiry_that_some_clock_could_have_written_is_waited_for() {
-    // The longest lease, from a clock that is ahead by just the skew: not impossible, so nobody is to take it earlier.
+    // The longest lease, from a clock that is ahead by just the skew: not impossible, so it must not be taken over earlier.
     let world = World::new();
     let process = world.process().await;
     let other = world.process_off_by(1000).await;
@@ -915,7 +915,7 @@ async fn a_retried_hand_over_is_not_made_by_a_clock_that_was_set_meanwhile() {
     let leases = process.leases.clone();
     let waiting = tokio::spawn(async move { leases.acquire_within(&key("a"), &request(), secs(600)).await });
     settle().await;
-    // Renewed by somebody else, so that the hand-over meets another record; and slow, so that the clock can be set.
+    // Renewed by another process, so that the hand-over meets another record; and slow, so that the clock can be set.
     renewed(other.leases.renew(&mine).await);
     world.objects.faults().script(Rule::once(Op::Put, Fault::Slow(secs(1))).on("/meta/"));
     let leases = process.leases.clone();
@@ -960,7 +960,7 @@ async fn a_grant_in_doubt_is_unknown_also_where_permissions_were_taken_away() {
 }
 
 /// A virtual machine that was paused: neither of its clocks has counted the time. What it knows is enough to write at once,
-/// and nobody is in the way; the answer tells it.
+/// and the key is free; the answer tells it.
 #[tokio::test]
 async fn a_machine_that_stood_still_with_all_its_clocks_is_alone_with_what_it_gets() {
     for keeps in [true, false] {
@@ -973,7 +973,7 @@ async fn a_machine_that_stood_still_with_all_its_clocks_is_alone_with_what_it_ge
             leases.release(&mine).await.unwrap();
         }
         running.advance(secs(400));
-        // Nobody had it meanwhile. By everybody else's clock its time is long over, and the store's stamp says that it is not.
+        // It was not held meanwhile. By all other clocks its time is long over, and the store's stamp says that it is not.
         let again = match keeps {
             true => renewed(leases.renew(&mine).await),
             false => granted(leases.acquire(&key("a"), &request()).await),

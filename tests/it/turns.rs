@@ -1,4 +1,5 @@
-//! Turns between processes: who waits elsewhere asks for one by a mark, and whoever holds the key makes way.
+//! Turns between processes: a waiting process asks for one by a mark in the record, and the process that holds the key gives
+//! it up.
 
 use crate::{
     common::{Memory, SECOND, calm, granted, key, request},
@@ -173,7 +174,7 @@ async fn a_waiter_whose_turn_went_to_a_third_process_asks_again() {
     calm().await;
     let grant = marked(&memory, &leases, grant).await;
     leases.release(&grant).await.unwrap();
-    // Before the one that asked has looked, somebody else takes it and keeps passing it on.
+    // Before the one that asked has looked, another process takes it and keeps passing it on.
     let grant = acquire(&third).await;
     assert!(!third.peek(&key("a")).await.unwrap().waited_for);
     let grant = marked(&memory, &third, grant).await;

@@ -114,7 +114,7 @@ async fn a_waiter_that_gave_up_during_a_late_release_does_not_stop_the_others() 
     calm().await;
     let third = wait(&leases, request(), LONG);
     calm().await;
-    // Somebody releases it by its id, and takes it.
+    // Another process releases it by its id, and takes it.
     others.release(&mine).await.unwrap();
     let theirs = acquire(&others).await;
     // The release that comes too late has the first one in hand while that one goes.
@@ -230,7 +230,7 @@ async fn who_waits_for_a_lease_that_a_guard_has_lost_looks_for_itself() {
     memory.pass(10 * SECOND).await;
     assert!(!guard.is_valid(), "its time is up");
     others.release(&long).await.unwrap();
-    // Somebody else asks about it, and the waiter is told.
+    // Another operation reads it, and the waiter is told.
     leases.get(&key("a")).await.unwrap();
     memory.pass(2 * SECOND).await;
     granted(waiting.await.unwrap());
@@ -244,7 +244,7 @@ async fn a_hand_over_repeated_elsewhere_is_believed_in_no_longer_than_it_lasts()
     let asked = request().request_id("job-7");
     let waiting = wait(&leases, asked.clone(), LONG);
     calm().await;
-    // It lands, its answer does not come, and whoever released goes away.
+    // It lands, its answer does not come, and the caller that released goes away.
     memory.store.faults().script(Rule::once(Op::Put, Fault::Lose(Answer::Hang)).on("meta/a"));
     let releasing = tokio::spawn({
         let leases = leases.clone();

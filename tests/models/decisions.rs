@@ -76,7 +76,7 @@ enum Reader {
     Resting,
     /// Has looked at its clocks: whether all was over by both, and by the later one.
     Asking { over: bool, past: bool },
-    /// What it was told is on its way; `decided` if somebody knew better by then.
+    /// What it was told is on its way; `decided` if another client was told a decision by then.
     Told { over: bool, past: bool, found: Option<(Marker, Timestamp)>, decided: bool },
 }
 
@@ -93,7 +93,7 @@ struct State {
     reader: Reader,
     /// Of a marker, under way: nothing can be asked of it any more.
     deleting: bool,
-    /// Which decisions anybody was told of.
+    /// Which decisions any client was told of.
     told: [bool; 2],
     forgotten: bool,
     /// What must never be.
@@ -171,7 +171,7 @@ impl Decisions {
         self.ages.are_over(state.wall(process), state.store())
     }
 
-    /// Whether a marker may go: it is void or has expired, and nobody can write another one.
+    /// Whether a marker may go: it is void or has expired, and no other one can be written.
     fn may_go(&self, state: &State, process: usize, marker: Marker, modified: Timestamp) -> bool {
         let past = |at| rules::are_past(at, state.wall(process), state.store());
         if self.is(Wrong::DeletedWhenClosed) {
@@ -262,7 +262,7 @@ impl Decisions {
                 self.forget(state);
             }
             (_, Some(marker)) => state.tell(marker.by),
-            // Void: nobody's answer.
+            // Void: it counts for nothing.
             (Some(_), None) => self.forget(state),
             (None, _) if over || closed && self.is(Wrong::ForgottenWithoutMargin) => self.forget(state),
             (None, _) => {

@@ -40,7 +40,7 @@ struct World {
     /// How many writes each client sends at the most.
     writes: [u8; 2],
     sweeper: bool,
-    /// Whether somebody may set the first client's wall clock back.
+    /// Whether the first client's wall clock may be set back.
     step: bool,
 }
 
@@ -159,12 +159,12 @@ struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Tick,
-    /// Somebody sets the first client's wall clock back by more than clocks may differ.
+    /// The first client's wall clock is set back by more than clocks may differ.
     StepBack,
     Land(usize),
     Read(usize),
     Send(usize, Kind),
-    /// The same again on the same base.
+    /// Another attempt of the write on the same base.
     Retry(usize),
     Ok(usize),
     GiveUp(usize),
@@ -261,7 +261,7 @@ impl Leases {
         self.bug == Some(bug)
     }
 
-    /// For somebody who wrote a time object just now, which the store has stamped, and then looked.
+    /// For a process that wrote a time object just now, which the store has stamped, and then looked.
     fn standing(&self, state: &State, record: Option<Record>, wall: Timestamp) -> Standing {
         let stamp = |record: Record| if self.is(Wrong::StampOfTheBase) { 0 } else { record.stamp };
         let facts = record.and_then(|record| {

@@ -27,7 +27,7 @@ use std::{
 
 /// How long leases last: the shortest that there is, so that a pause is soon past it.
 const TTL: Duration = Duration::from_secs(1);
-/// The keys that everybody wants.
+/// The keys that all workers compete for.
 const HOT: u32 = 4;
 /// Leases that ended hours ago, for sweepers and lockers to meet on.
 const OLD: u32 = 200;
@@ -64,7 +64,7 @@ fn seconds() -> u64 {
 
 async fn on(place: Arc<Place>, seconds: u64) {
     // The first one to open the store settles it for all: with so short a limit, a lease by a clock that is half a minute
-    // ahead is known to come from a broken clock, and nobody waits for its end.
+    // ahead is known to come from a broken clock, and no process waits for its end.
     let mut settings = settings();
     settings.max_ttl = Some(5 * TTL);
     let then = place.builder_on(&long_ago()).settings(settings).open().await.unwrap().leases("default").unwrap();
@@ -135,7 +135,7 @@ fn summary(lines: &[Line]) -> String {
     counts.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Micros of a clock that all processes of this machine share and that nobody can set.
+/// Micros of a clock that all processes of this machine share and that cannot be set.
 fn micros() -> u64 {
     use leasehold::{Clock, clock::Moment};
     u64::try_from(SystemClock::new().monotonic().since(Moment::default()).as_micros()).unwrap()

@@ -114,7 +114,7 @@ pub(crate) async fn a_request_repeated_by_another_process_gets_its_lease_again(p
     assert_eq!((first.lease_id(), first.fence()), (again.lease_id(), again.fence()));
 }
 
-/// Read, wait for a moment, write: whoever is not alone loses a count.
+/// Read, wait for a moment, write: without mutual exclusion a count is lost.
 pub(crate) async fn nobody_counts_twice_under_the_lock(place: Arc<Place>) {
     let count = Arc::new(tokio::sync::Mutex::new(0));
     let workers = processes(&place, 4).await.into_iter().map(|(_store, leases)| {

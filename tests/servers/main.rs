@@ -21,7 +21,7 @@ mod proxied;
 mod said;
 mod sweeper;
 
-/// The same tests for each kind of place. Those on the given store need its URL, and are run by `tests/servers/run`.
+/// One set of tests for each kind of place. Those on the given store need its URL, and are run by `tests/servers/run`.
 macro_rules! suite {
     ($place:ident $attribute:tt) => {
         suite! { $place $attribute

@@ -23,12 +23,12 @@ pub(crate) enum Kind {
     given,
 }
 
-/// A store, below a prefix that nobody else uses.
+/// A store, below a prefix of its own.
 pub(crate) struct Place {
     pub(crate) kind: Kind,
     url: Url,
     options: Vec<(String, String)>,
-    /// The same objects, as an operator's tool would see them.
+    /// The store's objects, as an operator's tool would see them.
     raw: Arc<dyn ObjectStore>,
     prefix: Path,
     _folder: Option<TempDir>,
@@ -118,7 +118,7 @@ impl Place {
         self.builder().open().await.unwrap()
     }
 
-    /// The same objects, with a clock that is moved by hand: the time of a real server cannot be moved.
+    /// A store on these objects, with a clock that is moved by hand: the time of a real server cannot be moved.
     pub(crate) async fn open_at(&self, clock: &TestClock) -> Store {
         self.builder_on(clock).open().await.unwrap()
     }
@@ -131,7 +131,7 @@ impl Place {
         Store::builder().object_store(Arc::clone(&self.raw)).prefix(self.prefix.as_ref()).settings(settings())
     }
 
-    /// The same place with other credentials.
+    /// This place with other credentials.
     pub(crate) fn as_user(&self, user: &str, secret: &str) -> Self {
         let mut options = self.options.clone();
         let credentials = [("access_key_id", user), ("secret_access_key", secret)];
@@ -197,7 +197,7 @@ impl Place {
         names.filter(|name| name.contains("/.lease-index/") || name.starts_with(".txn-decisions/e/")).collect()
     }
 
-    /// Writes objects as somebody else would, without a condition.
+    /// Writes objects as another program would, without a condition.
     pub(crate) async fn put(&self, names: Vec<String>, body: &'static str) {
         let put = |name: String| async move {
             let path = Path::parse(format!("{}/{name}", self.prefix).trim_start_matches('/')).unwrap();
@@ -245,7 +245,7 @@ fn environment() -> Vec<(String, String)> {
     env::vars().map(|(key, value)| (key.to_ascii_lowercase(), value)).collect()
 }
 
-/// A name that nobody else has.
+/// A unique name.
 pub(crate) fn unique() -> String {
     let mut bytes = [0; 8];
     leasehold::Generator::fill(&leasehold::OsGenerator::new(), &mut bytes);
@@ -278,7 +278,7 @@ pub(crate) fn brief() -> Request {
     Request::new(Duration::from_secs(1)).owner("suite")
 }
 
-/// Waits until a brief lease has ended for everybody: a second, and what clocks and stamps may differ by.
+/// Waits until a brief lease has ended for all processes: a second, and what clocks and stamps may differ by.
 pub(crate) async fn until_brief_ones_have_ended() {
     SystemClock::new().sleep(Duration::from_secs(6)).await;
 }

@@ -46,7 +46,7 @@ struct Counts {
 struct Client {
     name: String,
     leases: Leases,
-    /// The same store, without the proxy.
+    /// The store without the proxy.
     direct: Leases,
     chance: SeededGenerator,
     /// Keys whose last request failed: what became of it is not this client's to know.
@@ -144,7 +144,7 @@ async fn a_bad_network_costs_time_and_nothing_else(place: Arc<Place>) {
     println!("{granted} grants, {renewed} renewals, {failed} calls failed, {requests} requests, {injected:?}");
     assert!(counts.seen.load(SeqCst) > granted / 2, "most leases ended before they could be looked at");
     assert!(injected["lose"] > 0 && injected["refuse_503"] > 0, "nothing went wrong");
-    // No key is stuck: what nobody wanted has been freed, or frees itself.
+    // No key is stuck: what no caller kept has been freed, or frees itself.
     proxy.faults().clear();
     for number in 0..KEYS {
         let request = Request::new(Duration::from_secs(15));

@@ -16,7 +16,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// What was read of a wall clock before a write is at most this old when the write is sent, if nobody slept: an
+/// What was read of a wall clock before a write is at most this old when the write is sent, if the process did not sleep: an
 /// operation's patience, and the longest stalls.
 const READ_BEFORE: i64 = 100_000_000;
 
@@ -50,7 +50,7 @@ pub struct State {
     /// Who sent which write.
     pub sent: BTreeMap<Vec<u8>, Sent>,
     fences: BTreeMap<String, BTreeSet<u64>>,
-    /// The highest fence that anybody was told, by key; and who was told of which lease.
+    /// The highest fence that any client was told, by key; and which client was told of which lease.
     pub told: BTreeMap<String, (Place, u64)>,
     pub known: BTreeSet<LeaseId>,
     pub beliefs: BTreeMap<u64, Belief>,
@@ -280,7 +280,7 @@ impl Auditor {
         self.lock().forced.insert(place.id());
     }
 
-    /// Nobody who lives on leaves a lease behind that nobody would tidy.
+    /// A client that stays alive leaves no lease behind that no sweep would find.
     pub fn check_late(&self) {
         let state = self.lock();
         let mut left = Vec::new();

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-/// How far a clock that nobody sets goes wrong while a lease is granted.
+/// How far a clock drifts while a lease is granted, if it is not set.
 const DRIFT: Duration = Duration::from_millis(300);
 
 /// How far a clock may be ahead of the store's without any expiry being cut for it.
@@ -53,7 +53,7 @@ pub struct Belief {
     hold: Hold,
     /// When it was asked for.
     asked: i64,
-    /// Nobody renews it beyond this.
+    /// It is not renewed beyond this.
     hold_until: Option<i64>,
     /// It was found to be over.
     over: bool,
@@ -79,7 +79,7 @@ impl Auditor {
         self.world.awake_since(belief.machine, belief.asked) || by_wall
     }
 
-    /// Whoever believes in a lease is right, whatever any wall clock says.
+    /// A client that considers its lease valid is right, whatever any wall clock says.
     pub fn check_beliefs(&self, state: &mut State, key: &str) -> Vec<String> {
         let now = self.world.now();
         let lease = state.records.get(key).and_then(|record| record.lease.clone());
@@ -120,8 +120,8 @@ impl Auditor {
         problems
     }
 
-    /// By its monotonic clock nobody believes in a lease for longer than the record says that it lasts, counted from when
-    /// its last beat was sent: whoever would take it over goes by that.
+    /// By its monotonic clock no client considers a lease valid for longer than the record says that it lasts, counted from
+    /// when its last renewal was sent: a process that takes it over goes by that.
     fn too_long(&self, state: &State, lease: Option<&Lease>, grant: &Grant) -> Option<String> {
         let lease = lease.filter(|lease| lease.id == grant.lease_id().as_bytes())?;
         let since = self.world.now() - state.sent.get(&lease.beat)?.at;
@@ -133,13 +133,13 @@ impl Auditor {
         })
     }
 
-    /// Somebody is about to ask for a lease.
+    /// A client is about to ask for a lease.
     pub fn asked(&self, place: &Place) -> Asked {
         let highest = self.lock().told.get(&place.id()).map_or(0, |(_, highest)| *highest);
         Asked { at: self.world.now(), place: place.clone(), highest, stalled: self.world.stalled() }
     }
 
-    /// Somebody was granted a lease, to be held for no longer than `max_hold`. Returns the name of the belief.
+    /// A client was granted a lease, to be held for no longer than `max_hold`. Returns the name of the belief.
     pub fn granted(&self, machine: usize, asked: &Asked, grant: &Grant, hold: Hold, max_hold: Option<Duration>) -> u64 {
         let key = asked.place.id();
         self.world.note(format_args!("{machine}: has {} of {key}", grant.fence()));
@@ -153,7 +153,7 @@ impl Auditor {
             if fence < asked.highest || fence == asked.highest && !known {
                 problems.push(format!("I3: {fence} was granted after {} was known", asked.highest));
             }
-            // Nobody can look at two clocks at once: a stall between the two looks is what fences are for.
+            // Two clocks cannot be read at once: a stall between the two looks is what fences are for.
             if !grant.is_valid() && asked.stalled == self.world.stalled() {
                 problems.push(format!("{grant:?} had ended when it was returned"));
             }
@@ -217,7 +217,7 @@ impl Auditor {
         problems.into_iter().for_each(|problem| self.accuse(problem));
     }
 
-    /// From now on whoever has this lease cannot count on it.
+    /// From now on the holder of this lease cannot count on it.
     pub fn releasing(&self, lease: LeaseId) {
         self.lock().released.insert(lease);
     }
@@ -246,7 +246,7 @@ impl Auditor {
         });
     }
 
-    /// A client was told that somebody else has the key.
+    /// A client was told that another one has the key.
     pub fn held(&self, owner: &str, held: &Held) {
         if held.by.as_ref().is_some_and(|by| by.owner == owner) {
             self.accuse(format!("{owner} was told that it is held by another: {held:?}"));

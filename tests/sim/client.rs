@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-/// The first is where everybody works unless there are several.
+/// All clients use the first one unless there are several.
 const NAMESPACES: [&str; 3] = ["default", "other", "a.third-one"];
 
 /// What all clients of a run know of each other.

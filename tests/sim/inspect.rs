@@ -32,7 +32,7 @@ impl Run {
         if !past.is_empty() || counted > 0 {
             self.auditor.accuse(format!("I10: left behind: {past:?} and {counted} decisions"));
         }
-        // What came too late for the sweeper goes when somebody asks for it.
+        // What came too late for the sweeper is cleared by the next operation on it.
         let late: Vec<TxnId> = left.markers.into_iter().map(|(txn, _)| txn).collect();
         self.ask(move |store| forgotten(store, late));
         let left = self.auditor.left().markers;
@@ -72,7 +72,7 @@ async fn tidied(store: Store, entries: u64, keys: Vec<(Place, u64)>, wild: bool)
     for (place, highest) in keys {
         let (leases, key) = (store.leases(place.namespace)?, &place.key);
         let status = leases.peek(key).await?;
-        // A clock that was a day ahead leaves a lease that looks alive: it ends when somebody has watched it do nothing.
+        // A clock that was a day ahead leaves a lease that looks alive: it ends after a process has watched it without a renewal.
         if status.holder.is_some() && !wild {
             problems.push(format!("I10: {key} is still held: {status:?}"));
         }

@@ -1,4 +1,4 @@
-//! What operators do while everybody works, and programs that hold many leases at once.
+//! What operators do while clients work, and programs that hold many leases at once.
 
 use crate::{
     auditor::Place,
@@ -23,7 +23,7 @@ impl Client {
         }
     }
 
-    /// Takes a lease away from whoever has it.
+    /// Takes a lease away from its holder.
     async fn force(&mut self) {
         let place = self.place();
         let leases = self.leases(&place);

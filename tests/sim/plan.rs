@@ -90,7 +90,7 @@ impl Plan {
         Timestamp::from_micros(hour - dice.random_range(0..60 * SECOND))
     }
 
-    /// When the clients are at work, counted from the start; in between there is nobody.
+    /// When the clients are at work, counted from the start; in between the store is idle.
     pub fn stretches(&self) -> Vec<(i64, i64)> {
         if self.profile == Profile::Queues {
             return self.queue_stretches();

@@ -14,7 +14,7 @@ pub enum Profile {
     Served,
     /// Wall clocks are wrong by up to a day, and the store's time comes in every way that there is.
     Clocks,
-    /// The same with leases that several processes share by a request id.
+    /// As `Clocks`, with leases that several processes share by a request id.
     Shared,
     /// Operators at work: force, repairs; many namespaces, names and guards.
     Operated,

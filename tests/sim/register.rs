@@ -36,7 +36,7 @@ struct Marker {
 struct Txn {
     markers: Vec<Marker>,
     told: Option<Decision>,
-    /// Somebody was told that there is no decision any more, when there had been none.
+    /// A client was told that there is no decision any more, when there had been none.
     forgotten: bool,
     may_forget: bool,
 }
@@ -129,7 +129,7 @@ impl Register {
         problems
     }
 
-    /// Somebody was told a decision.
+    /// A client was told a decision.
     pub fn told(&mut self, txn: TxnId, decision: Decision) -> Result<(), String> {
         let record = self.txns.entry(txn.to_string()).or_default();
         if let Some(before) = record.told.filter(|before| *before != decision) {
@@ -145,7 +145,7 @@ impl Register {
         Ok(())
     }
 
-    /// Somebody who asked was told something else. `known` is whether a decision had been told before it asked.
+    /// A client that asked was told something else. `known` is whether a decision had been told before it asked.
     pub fn answered(&mut self, txn: TxnId, answer: Answer, known: bool, now: i64) -> Result<(), String> {
         let now = now + self.store_offset;
         let name = txn.to_string();
@@ -181,7 +181,7 @@ impl Register {
         self.txns.get(&txn.to_string()).is_some_and(|txn| txn.told.is_some())
     }
 
-    /// A coordinator knows that everybody has applied it.
+    /// A coordinator knows that all participants have applied it.
     pub fn may_forget(&mut self, txn: TxnId) {
         self.txns.entry(txn.to_string()).or_default().may_forget = true;
     }

@@ -355,7 +355,7 @@ impl Run {
         }
     }
 
-    /// With nothing going wrong any more, everybody comes back, and everything that has ended is tidied.
+    /// Without faults, all clients come back, and everything that has expired is cleaned up.
     fn finish(&mut self) {
         if !self.auditor.is_content() {
             return;

@@ -107,7 +107,7 @@ struct State {
     stalled: u64,
     /// The auditor looks at clocks without disturbing anything.
     watching: bool,
-    /// The same, with every wall clock at the beginning of time.
+    /// Every wall clock shows the beginning of time, so that only the monotonic clocks count.
     without_wall: bool,
     hash: DefaultHasher,
     line: String,
@@ -150,7 +150,7 @@ impl World {
         self.lock().now
     }
 
-    /// Adds a line to the trace: always to its hash, to its text only where somebody will read it.
+    /// Adds a line to the trace: always to its hash, to its text only if the trace is printed.
     pub fn note(&self, line: fmt::Arguments<'_>) {
         let mut state = self.lock();
         let state = &mut *state;
@@ -192,7 +192,7 @@ impl World {
         seen
     }
 
-    /// The same by the monotonic clocks alone.
+    /// Calls `look` without disturbing anything, and with every wall clock at the beginning of time.
     pub fn without_wall<T>(&self, look: impl FnOnce() -> T) -> T {
         self.lock().without_wall = true;
         let seen = self.watching(look);
@@ -232,7 +232,7 @@ impl World {
         self.lock().machines[machine].unsound_at < since
     }
 
-    /// Whether nobody has set its wall clock since.
+    /// Whether its wall clock was not set since.
     pub fn unset_since(&self, machine: usize, since: i64) -> bool {
         self.lock().machines[machine].set_at < since
     }
@@ -268,7 +268,7 @@ impl World {
         self.spring(machine, |trap| matches!(trap, Trap::Writes(wanted) if name.contains(wanted)));
     }
 
-    /// The same of a read, which the store has just answered.
+    /// Tells of a read that the store has just answered, which may be the one that a trap waits for.
     pub fn answers(&self, machine: usize, name: &str) {
         self.spring(machine, |trap| matches!(trap, Trap::Reads(wanted) if name.contains(wanted)));
     }
@@ -352,7 +352,7 @@ impl State {
         self.dice % below.max(1)
     }
 
-    /// Now and then a machine is held up between two of its instructions, for as long as anybody likes.
+    /// Now and then a machine is held up between two of its instructions, for any length of time.
     fn stall(&mut self, machine: usize) {
         if self.watching || machine == STORE || self.stalls.per_100_000 == 0 {
             return;

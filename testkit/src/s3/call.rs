@@ -68,7 +68,7 @@ impl Call {
         self.query.is_empty() && self.header("x-amz-copy-source").is_none()
     }
 
-    /// Who signed; `None` if nobody did.
+    /// The access key id of the signature; `None` if the request is not signed.
     pub(super) fn access_key_id(&self) -> Option<&str> {
         let credential = self.header(header::AUTHORIZATION)?.split("Credential=").nth(1)?;
         credential.split('/').next()

@@ -15,7 +15,7 @@ use std::{sync::Arc, time::Duration};
 
 /// How far a signature's time may be from the server's.
 const MAX_SIGNATURE_SKEW: Duration = Duration::from_secs(15 * 60);
-/// How long a store that checks and then writes waits in between for somebody to race with.
+/// How long a store that checks and then writes waits in between for a competing writer.
 const YIELDS_BETWEEN_CHECK_AND_WRITE: usize = 20_000;
 
 /// What becomes of the connection.

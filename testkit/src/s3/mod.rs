@@ -1,4 +1,4 @@
-//! An S3 server in this process, on loopback, whose faults and clock a test holds in its hand.
+//! An S3 server in this process, on loopback, whose faults and clock a test controls.
 //!
 //! It exists because the most dangerous behaviour sits between a store and its client library: retries that meet their
 //! own write, connections that close after the request has landed. Only real HTTP through the real client shows that,
@@ -64,7 +64,7 @@ impl S3Server {
     /// Listens on a free port of 127.0.0.1.
     ///
     /// # Errors
-    /// Whatever the system says when it has no port.
+    /// The system has no free port.
     pub async fn start(clock: Arc<dyn Clock>) -> std::io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
@@ -108,13 +108,13 @@ impl S3Server {
         &self.shared.faults
     }
 
-    /// The server's own clock shall be so many milliseconds from the one it was started with. It is what `Date` and
-    /// the times of objects come from.
+    /// Sets the server's clock so many milliseconds ahead of the one that it was started with. `Date` and the times of objects
+    /// come from it.
     pub fn set_date(&self, offset_millis: i64) {
         self.shared.date_offset.store(offset_millis, Ordering::SeqCst);
     }
 
-    /// Whether answers say nothing of the server's time, as behind a proxy that drops their `Date`.
+    /// Whether answers lack the `Date` header, as behind a proxy that drops it.
     pub fn hide_date(&self, hide: bool) {
         self.shared.hides_date.store(hide, Ordering::SeqCst);
     }
@@ -125,7 +125,7 @@ impl S3Server {
         self.shared.checks_signature_time.store(check, Ordering::SeqCst);
     }
 
-    /// Somebody removes the bucket: from now on there is none.
+    /// Removes the bucket: from now on requests are answered with 404 `NoSuchBucket`.
     pub fn remove_bucket(&self) {
         self.shared.bucket_removed.store(true, Ordering::SeqCst);
     }
@@ -211,7 +211,7 @@ impl Shared {
         Timestamp::from_micros(self.clock.wall().as_micros().saturating_add(offset))
     }
 
-    /// The same, as far as it tells.
+    /// The server's time for the `Date` header; `None` if it is hidden.
     fn date(&self) -> Option<Timestamp> {
         (!self.hides_date.load(Ordering::SeqCst)).then(|| self.now())
     }

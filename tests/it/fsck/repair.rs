@@ -84,7 +84,7 @@ async fn a_repaired_records_key_has_a_higher_fence_and_a_copy_is_kept() {
         assert!(aside[0].starts_with("default/.aside/20260101T003000") && aside[0].ends_with("/x.pb"), "{aside:?}");
         assert_eq!(world.objects.object(&aside[0]).unwrap().0, damaged, "{what}");
 
-        // Nobody is granted the key while somebody may believe in the lease that was in the record.
+        // The key is not granted while a holder may believe in the lease that was in the record.
         let other = world.process().await;
         let no = held(other.leases.acquire(&key("x"), &request()).await);
         assert_eq!(no.by.unwrap().owner, "leasehold fsck", "{what}");
@@ -403,7 +403,7 @@ async fn a_key_that_only_its_record_names_comes_back_if_the_record_still_says_it
     let operator = world.process().await;
     let report = repair(&operator.store).await;
     assert_eq!((report.open, report.repaired), (1, 0), "{report:?}");
-    // Whoever knows the key can say it.
+    // An operator who knows the key can name it.
     let forced = operator.leases.force_release(&long, "it was damaged", "test").await.unwrap().unwrap();
     assert!(forced.aside.is_some() && forced.fence > again.fence(), "{forced:?}");
     let last = granted(world.process().await.leases.acquire(&long, &request()).await);

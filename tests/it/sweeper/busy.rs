@@ -41,12 +41,12 @@ impl Busy {
             self.leases.release(&grant).await.unwrap();
         }
         self.filed += 1;
-        // Nothing here waits for anything, so nobody else has run meanwhile.
+        // Nothing here waits for anything, so no other task has run meanwhile.
         self.requests += self.store.requests().since(&before).total();
     }
 }
 
-/// Time passes: in one step while nobody sweeps, and in small ones while somebody does.
+/// Time passes: in one step while no sweep runs, and in small ones while one does.
 async fn pass(world: &World, processes: &[Busy], time: Duration, step: Duration) {
     let mut left = time;
     while !left.is_zero() {

@@ -33,7 +33,7 @@ async fn sweep(live: usize) -> (Report, Requests) {
     let (record, _) = world.objects.object("ended/meta/k-0.pb").unwrap();
     for namespace in ["stale", "ended"] {
         for number in 0..live / 2 {
-            // Nobody may look at what these hold.
+            // The sweep must not read what these hold.
             bed.server.put_object(&format!("some/prefix/{namespace}/meta/live-{number}.pb"), record.clone());
             bed.server.put_object(&format!("some/prefix/{namespace}/.lease-index/2026010104/live-{number}"), "{}");
         }

@@ -22,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-/// A clock on which nobody can sleep: whatever the store is told to delay panics instead.
+/// A clock whose sleep panics: so does every request that the store is told to delay.
 #[derive(Debug)]
 struct Sleepless(TestClock);
 
@@ -167,7 +167,7 @@ async fn a_panic_in_the_clock_ends_one_run_or_one_round() {
     scene.fickle.readings.store(true, SeqCst);
     scene.pass(20 * 60 * SECOND).await;
     assert_eq!((scene.store.stats().sweeps_failed, scene.store.stats().entries_deleted), (1, 5));
-    // Nobody runs: it is the wait for the next tick that panics.
+    // No run is under way: it is the wait for the next tick that panics.
     let scene = Scene::new(5).await;
     let _sweeper = scene.store.sweeper().start();
     settle().await;

@@ -154,7 +154,7 @@ async fn a_takeover_faster_than_the_sweeper_keeps_its_lease_and_its_entry() {
     take(&process.leases, "a").await;
     world.clock.advance(PAST);
     let (sweeping, taking) = (world.process().await, world.process().await);
-    // Judged as ended; and before the swap arrives, somebody else has the lease.
+    // Judged as ended; and before the swap arrives, another process has the lease.
     world.objects.faults().script(Rule::once(Op::Put, Fault::Delay(Duration::from_secs(1))).on("meta/"));
     let store = sweeping.store.clone();
     let sweep = tokio::spawn(async move { store.sweeper().run_once(at_once()).await.unwrap() });

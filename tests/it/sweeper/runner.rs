@@ -37,7 +37,7 @@ async fn with_entries(count: usize, change: impl FnOnce(&mut SweepSettings)) -> 
     (world, store)
 }
 
-/// Time passes, and after each step everybody does what there is to do.
+/// Time passes in steps, and after each one all tasks run until they wait.
 async fn pass(world: &World, time: Duration, step: Duration) {
     let mut left = time;
     while !left.is_zero() {
@@ -321,7 +321,7 @@ async fn after_a_complete_pass_no_request_is_made_until_the_next_hour_is_due() {
         assert_eq!(store.requests().since(&before).total(), 0, "hour {hour}");
         pass(&world, 2 * SECOND, SECOND).await;
         let made = store.requests().since(&before);
-        // The namespaces, and our own index: nobody has leases or decisions here any more.
+        // The namespaces, and our own index: there are no leases or decisions here any more.
         assert_eq!((made.of(List), made.total()), (2, 2), "hour {hour}: {made:?}");
         assert_eq!(store.stats().sweeps_complete, 2 + hour);
     }

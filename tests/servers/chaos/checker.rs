@@ -13,7 +13,7 @@ pub(super) struct Evidence {
     pub(super) journal: Vec<Applied>,
     /// What the store says of each transaction.
     pub(super) decided: BTreeMap<String, Answer>,
-    /// Keys that nobody could get.
+    /// Keys that could not be locked.
     pub(super) stuck: BTreeSet<String>,
     /// What a sweep should have taken away.
     pub(super) left: BTreeSet<String>,
@@ -36,13 +36,13 @@ pub(super) enum Violation {
     LostWrite { key: String, id: String },
     /// Two answers for one transaction.
     Contradicted { txn: String },
-    /// It was answered as undecided after somebody had been told the decision.
+    /// It was answered as undecided after a worker had been told the decision.
     UndecidedAgain { txn: String },
     /// It was decided, and the store does not know.
     ForgottenDecision { txn: String },
     /// An error that nothing of what was done to the process explains.
     Unexpected { call: String, kind: String, message: String },
-    /// Nobody can get this key any more.
+    /// This key cannot be locked any more.
     Stuck { key: String },
     /// The sweeper has left something that was over.
     LeftBehind { name: String },

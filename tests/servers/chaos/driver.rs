@@ -147,7 +147,7 @@ impl Driver {
         self.events.cuts += 1;
     }
 
-    /// Whoever has started the server starts it again.
+    /// The script that has started the server starts it again.
     fn kill_server(&mut self) {
         let Some(pid) = self.server_pid.as_ref().and_then(|file| fs::read_to_string(file).ok()) else { return };
         if signal("-KILL", pid.trim()) {
@@ -155,7 +155,7 @@ impl Driver {
         }
     }
 
-    /// Lets everybody finish what they do, and returns what they all have said.
+    /// Lets all workers finish, and returns everything that they reported.
     pub(super) async fn stop(&mut self) -> Vec<Line> {
         if let Some(proxy) = &self.proxy {
             proxy.faults().clear();
@@ -273,7 +273,7 @@ impl Worker {
         fs::rename(new, clock).unwrap();
     }
 
-    /// Nobody ends by himself before he is told to.
+    /// No worker ends by itself before it is told to.
     fn must_live(&mut self) {
         if let Some(status) = self.child.try_wait().unwrap() {
             panic!("{} ended with {status}: {}", self.orders.name, self.last_words());

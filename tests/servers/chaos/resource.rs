@@ -30,7 +30,7 @@ enum Call {
     Write { key: String, fence: u64, lease: String, count: u64, id: String },
     /// Tells others of a transaction.
     Offer { txn: String },
-    /// A transaction that somebody has told of, not too long ago.
+    /// A transaction that a worker has reported, not too long ago.
     Pick { number: u32 },
 }
 

@@ -186,7 +186,7 @@ impl Worker {
         }
     }
 
-    /// Decides a transaction of its own or of somebody else, or asks for it.
+    /// Decides a transaction of its own or of another worker, or asks for it.
     async fn decide(&mut self, store: &Store) {
         let decisions = store.decisions().by(&self.orders.name);
         let others = if self.pick(3) == 0 { None } else { self.resource.pick(self.pick(u32::MAX)) };

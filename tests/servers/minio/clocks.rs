@@ -1,4 +1,4 @@
-//! Machines whose wall clocks are wrong by seconds, on a real server: never two holders, whoever's clock it is.
+//! Machines whose wall clocks are wrong by seconds, on a real server: never two holders, whichever clock is wrong.
 
 use super::{Command, Duration, env};
 use crate::place::{self, Kind, Place, key};
@@ -13,7 +13,7 @@ use std::{
 use tokio::task::spawn_blocking;
 
 const SHIFTS: [&str; 10] = ["-60s", "-45s", "-20s", "-5s", "-2s", "+2s", "+5s", "+20s", "+45s", "+60s"];
-/// Longer than a lease that nobody renews can last, by every witness.
+/// Longer than a lease without renewals can last, by every witness.
 const TRIES_FOR: Duration = Duration::from_secs(12);
 
 fn brief() -> Request {

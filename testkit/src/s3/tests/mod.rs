@@ -61,7 +61,7 @@ fn count(server: &S3Server, op: Op) -> usize {
     server.requests().iter().filter(|request| request.op == op).count()
 }
 
-/// Returns once `condition` holds, with everybody else running in between.
+/// Returns once `condition` holds; other tasks run in between.
 async fn until(what: &str, condition: impl Fn() -> bool) {
     for _ in 0..1_000_000 {
         if condition() {

@@ -91,7 +91,6 @@ mod key;
 pub mod kind;
 pub mod lease;
 mod namespace;
-#[allow(dead_code, unused_imports, reason = "the kinds of record that use it come next")]
 mod record;
 mod shared;
 mod storage;

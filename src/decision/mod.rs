@@ -11,6 +11,7 @@
 
 mod check;
 mod counters;
+mod decide;
 mod kind;
 pub(crate) mod layout;
 mod marker;
@@ -22,15 +23,15 @@ pub use kind::{MARKER_RETENTION, MAX_TXN_AGE};
 pub(crate) use marker::{Ages, Bounds, MarkerSlot};
 pub use txn::TxnId;
 
-use self::counters::Counters;
 pub(crate) use self::marker::Marker;
+use self::{counters::Counters, decide::Deciding};
 use crate::{
     Error, Result,
     clock::Timestamp,
     shared::SharedSettings,
     storage::{
         Backend,
-        cas::{self, Cas, Outcome, Seen},
+        cas::{self, Seen},
     },
     sweep::Activity,
 };
@@ -255,86 +256,7 @@ impl Decisions {
         }
         shared.backend.trust_clock(shared.bounds.max_clock_skew).await?;
         let ages = self.ages(txn, shared.backend.clock.wall())?;
-        let give_up = shared.backend.clock.monotonic().plus(shared.patience);
-        let mut swap = Cas::new(Arc::clone(&shared.backend), MarkerSlot(txn), None);
-        let mut filed = None;
-        // Whether an attempt may have landed. One that was refused has not, whatever it was refused for.
-        let (mut doubtful, mut retries) = (false, 0);
-        loop {
-            let trusted = shared.backend.trust_clock(shared.bounds.max_clock_skew).await;
-            trusted.map_err(|error| error.in_doubt(doubtful, txn, "decided"))?;
-            if shared.backend.clocks().latest() >= ages.closes() {
-                // From now on only what is there counts.
-                return match shared.read(txn).await.map_err(|error| error.in_doubt(doubtful, txn, "decided"))? {
-                    Found::Marker(marker) => Ok(self.answered(&marker)),
-                    Found::Nothing if doubtful => {
-                        Err(Error::unknown(format!("whether {txn} was decided is not known: ask for the decision")))
-                    }
-                    Found::Nothing | Found::Void => Ok(Decided::TooOld),
-                };
-            }
-            let decided = shared.backend.clock.wall();
-            let expires = ages.expiry(decided);
-            let attempt = async {
-                let (name, body) = MarkerSlot(txn).entry(expires)?;
-                if filed.as_ref() != Some(&name) {
-                    shared.backend.file(&name, body).await?;
-                    filed = Some(name);
-                }
-                // The entry may have taken its time, and the clock may have been set meanwhile.
-                let clocks = shared.backend.clocks();
-                shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall)?;
-                if clocks.latest() >= ages.closes() {
-                    return Err(Error::unavailable(format!("{txn} became too old while it was being decided")));
-                }
-                let build = |_: Option<&Marker>, stamp: cas::Stamp| {
-                    Marker::new(txn, stamp.write_id, decision, &self.by, decided, expires)
-                };
-                Ok(swap.attempt((), build).await)
-            };
-            let error = match attempt.await {
-                Ok(Outcome::Won(seen, ())) => {
-                    // An Ok does not say when the store received it, by its own clock: late in the day, ask. Where answers have no
-                    // date, a machine that stood still with all its clocks does not even know that it is late.
-                    let unsure = shared.backend.clocks().latest() >= ages.closes()
-                        || shared.backend.must_be_asked_for_the_time();
-                    let void = match seen.modified() {
-                        None if unsure => {
-                            let found = shared.read(txn).await.map_err(|error| error.in_doubt(true, txn, "decided"))?;
-                            !matches!(found, Found::Marker(_))
-                        }
-                        modified => ages.is_void(modified),
-                    };
-                    // Verdicts by Ok and by read-back alike: whoever was suspended meanwhile must not believe in them, nor
-                    // whoever cannot tell because its clock was set.
-                    let clocks = shared.backend.clocks();
-                    let trusted = shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall).is_ok();
-                    let late = void || !trusted || clocks.latest() >= ages.verdict_by();
-                    if late {
-                        return Err(Error::unknown(format!(
-                            "whether {txn} was decided in time is not known: ask for the decision"
-                        )));
-                    }
-                    shared.counters.made(1);
-                    return Ok(self.answered(seen.record()));
-                }
-                Ok(Outcome::Lost(seen)) => match shared.found(txn, seen) {
-                    Found::Marker(marker) => return Ok(self.answered(&marker)),
-                    Found::Void => return Ok(Decided::TooOld),
-                    Found::Nothing => Error::unavailable(format!("the decision on {txn} was removed just now")),
-                },
-                Ok(Outcome::Unknown(error)) => {
-                    doubtful |= error.leaves_doubt();
-                    error
-                }
-                Err(error) => error,
-            };
-            if !error.is_retryable() || shared.backend.clock.monotonic() >= give_up {
-                return Err(error.in_doubt(doubtful, txn, "decided"));
-            }
-            shared.backend.pause(retries).await;
-            retries += 1;
-        }
+        Deciding::new(self, txn, decision, ages).run().await
     }
 
     fn answered(&self, marker: &Marker) -> Decided {

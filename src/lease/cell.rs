@@ -1,11 +1,11 @@
 //! What this process knows of a key, and who of it is changing or waiting for it.
 
 use super::{
-    line::Line,
     record::{KeySlot, Lease, Record},
     tries::Tries,
     wait::Queue,
 };
+use crate::record::Line;
 use crate::{
     Error, ErrorKind, Fence, Hour, Key, LeaseId, Namespace, Result, WriteId,
     clock::{Moment, Timestamp},

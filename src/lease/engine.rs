@@ -8,17 +8,18 @@ use super::{
     judge::status,
     keeper::Keeper,
     layout,
-    line::{Order, Right},
     loss::{Loss, LossReason, Losses, Lost},
     record::{ForcedAway, Lease, Mark, Record},
     settings::{LeaseSettings, Shared},
     tries::{Asked, Turn},
     types::{Acquired, Grant, Held, Renewed, Request, Status},
 };
+
 use crate::{
     BootId, Error, ErrorKind, Fence, Hour, LeaseId, Result, Ttl, WriteId,
     clock::{self, Moment, Timestamp},
     id::ProcessId,
+    record::{Order, Right},
     storage::{
         Backend,
         cas::{self, Outcome, Stamp},

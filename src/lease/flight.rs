@@ -4,10 +4,10 @@
 use super::{
     cell::{Cell, Core},
     engine::{Engine, Now},
-    line::Right,
     record::{KeySlot, Record},
     wait::Waiter,
 };
+use crate::record::Right;
 use crate::{
     ErrorKind, LeaseId, Result,
     storage::cas::{Cas, Outcome, Seen, Stamp},

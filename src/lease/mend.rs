@@ -24,9 +24,10 @@ use super::{
 use crate::{
     Error, ErrorKind, Fence, Hour, Key, LeaseId, Result, Ttl, WriteId,
     clock::Timestamp,
+    record as records,
     storage::{
         Name, Repair,
-        cas::{self, Cas, Outcome, Slot, Stamp},
+        cas::{self, Record as _, Slot, Stamp},
         in_a_name,
     },
 };
@@ -286,19 +287,19 @@ impl Engine {
 
     /// Whether it was won; lost means that somebody else was faster.
     async fn swap_in(&self, slot: &MendSlot, base: cas::Seen<Found>, build: impl Fn(Stamp) -> Found) -> Result<bool> {
-        let mut cas = Cas::new(Arc::clone(&self.backend), slot.clone(), Some(base));
-        let mut tries = 0;
-        loop {
-            match cas.attempt((), |_, stamp| build(stamp)).await {
-                Outcome::Won(..) => return Ok(true),
-                Outcome::Lost(_) => return Ok(false),
-                Outcome::Unknown(error) if error.is_retryable() && tries < TRIES => {
-                    self.backend.pause(tries).await;
-                    tries += 1;
-                }
-                Outcome::Unknown(error) => return Err(error),
-            }
-        }
+        let based_on = base.record().write_id();
+        let patience = records::Patience { within: self.patience(), conflicts: 2 };
+        let mut change = records::Change::new(&self.backend, slot.clone(), Some(Arc::new(base)), patience);
+        let changed = change.run(|there, stamp| {
+            Ok((
+                (),
+                match there {
+                    Some(there) if there.record().write_id() == based_on => records::Plan::Write(build(stamp)),
+                    _ => records::Plan::Stop(()),
+                },
+            ))
+        });
+        Ok(matches!(changed.await?, records::Changed::Won(..)))
     }
 
     /// Above every fence that a record which cannot be read, or is not there, can have had: another machine may have made

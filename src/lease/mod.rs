@@ -18,7 +18,6 @@ mod keeper;
 mod kind;
 mod late;
 pub(crate) mod layout;
-mod line;
 mod lock;
 mod loss;
 mod mend;

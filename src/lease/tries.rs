@@ -8,9 +8,9 @@ use super::{
     ended::State,
     engine::{Engine, repeats},
     judge::status,
-    line::Right,
     types::{Held, Request, Status},
 };
+use crate::record::Right;
 use crate::{Error, ErrorKind, Result};
 use std::{
     collections::BTreeMap,

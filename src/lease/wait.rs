@@ -5,10 +5,10 @@ use super::{
     ended::{State, Watched},
     engine::{Engine, repeats},
     flight::{Flight, Intent},
-    line::Right,
     record::{Mark, Record},
     types::{Acquired, Grant, Held, Request},
 };
+use crate::record::Right;
 use crate::{Error, Fence, LeaseId, Result, clock::Moment, generator::GeneratorExt, storage::cas::Outcome};
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -20,7 +20,7 @@ use crate::{
     timing,
 };
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, future::BoxFuture, stream};
 use object_store::{
     Error as StoreError, GetOptions, ObjectStore, PutMode, PutOptions, PutPayload, UpdateVersion, path::Path,
 };
@@ -114,6 +114,9 @@ pub(crate) enum TimeSource {
     Object,
 }
 
+/// Writes down, for all processes, how far the stamps of a store were found apart.
+pub(crate) type NoteSpread = fn(Arc<Backend>, Duration) -> BoxFuture<'static, Result<()>>;
+
 /// An opened store, as the rooms above see it.
 pub(crate) struct Backend {
     /// For reads and writes that somebody waits for: no retries below us, a short deadline.
@@ -133,6 +136,7 @@ pub(crate) struct Backend {
     pub(crate) folder: Option<PathBuf>,
     pub(crate) alive: Mutex<Option<Alive>>,
     pub(crate) stamps: Mutex<Stamps>,
+    pub(crate) note_spread_in_store: NoteSpread,
     /// Whether the clock was found wrong when it was last looked at: said once.
     pub(crate) said_wrong: AtomicBool,
     pub(crate) clock: Arc<dyn Clock>,

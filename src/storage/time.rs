@@ -5,7 +5,7 @@
 //! end of somebody else's record is judged by stamps only: that of a *time object*, written and read back before the record
 //! was read, and that of the record.
 
-use super::{Backend, backend::TimeSource, layout, store_json};
+use super::{Backend, backend::TimeSource, layout};
 use crate::{
     Error, ErrorKind, Result,
     clock::Timestamp,
@@ -158,7 +158,7 @@ impl Backend {
         if raise {
             let spread = self.spread();
             tracing::warn!(store = %self.place, spread = ?spread, "the store's own clocks differ: what others hold ends later by as much");
-            match store_json::raise_spread(self, spread).await {
+            match (self.note_spread_in_store)(Arc::clone(self), spread).await {
                 Ok(()) => self.stamps().noted = spread,
                 Err(error) => tracing::debug!(%error, "the store's spread could not be noted"),
             }

@@ -1,6 +1,6 @@
 //! Where a store is, how it is reached, and what it is opened with.
 
-use super::{Settings, SharedSetting, SharedSettingsChange, records::folder_has_store};
+use super::{Settings, SharedSetting, SharedSettingsChange, records::folder_has_store, spread};
 use crate::{
     Clock, Error, Generator, OsGenerator, Result, SystemClock, decision,
     kind::{Declaration, Kind},
@@ -296,6 +296,7 @@ impl StoreBuilder {
             folder: connection.folder,
             alive: Mutex::default(),
             stamps: Mutex::default(),
+            note_spread_in_store: spread::note,
             said_wrong: AtomicBool::new(false),
             clock: self.clock,
             generator: self.generator,

@@ -8,6 +8,7 @@ mod open;
 mod records;
 mod repair;
 mod settings;
+mod spread;
 mod stats;
 
 pub use crate::shared::{MARGIN, MAX_CLOCK_SKEW, SharedSetting, SharedSettings, SharedSettingsChange, Stop};

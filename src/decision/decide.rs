@@ -1,6 +1,6 @@
 //! Deciding a transaction: its index entry first, then its marker, which is created if there is none.
 
-use super::{Ages, Decided, Decision, Decisions, Found, Marker, MarkerSlot, TxnId};
+use super::{Ages, Decided, Decision, Decisions, Marker, MarkerRead, MarkerSlot, TxnId};
 use crate::{
     Error, Result,
     record::{Attempted, Attempts, Changed, InFlight, Patience, repeat},
@@ -40,11 +40,11 @@ impl<'a> Deciding<'a> {
     /// What is told of a transaction that may not be decided any more: only what is there counts.
     async fn too_old(&self) -> Result<Decided> {
         match self.decisions.shared.read(self.txn).await? {
-            Found::Marker(marker) => Ok(self.decisions.answered(&marker)),
-            Found::Nothing if self.writes.may_land() => {
+            MarkerRead::Marker(marker) => Ok(self.decisions.answered(&marker)),
+            MarkerRead::Nothing if self.writes.may_land() => {
                 Err(Error::unknown(format!("whether {} was decided is not known: ask for the decision", self.txn)))
             }
-            Found::Nothing | Found::Void => Ok(Decided::TooOld),
+            MarkerRead::Nothing | MarkerRead::Void => Ok(Decided::TooOld),
         }
     }
 
@@ -62,7 +62,7 @@ impl<'a> Deciding<'a> {
     fn may_send(&self) -> Result<()> {
         let shared = &*self.decisions.shared;
         let clocks = shared.backend.clocks();
-        shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall)?;
+        shared.backend.check_clock(shared.bounds.max_clock_skew, clocks.wall)?;
         if clocks.latest() >= self.ages.closes() {
             return Err(Error::unavailable(format!("{} became too old while it was being decided", self.txn)));
         }
@@ -79,14 +79,14 @@ impl<'a> Deciding<'a> {
         let void = match seen.modified() {
             None if unsure => {
                 let found = shared.read(txn).await.map_err(|error| error.in_doubt(true, txn, "decided"))?;
-                !matches!(found, Found::Marker(_))
+                !matches!(found, MarkerRead::Marker(_))
             }
             modified => self.ages.is_void(modified),
         };
         // Verdicts by Ok and by read-back alike: a process that was suspended meanwhile must not trust them, nor one that
         // cannot tell because its clock was set.
         let clocks = shared.backend.clocks();
-        let trusted = shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall).is_ok();
+        let trusted = shared.backend.check_clock(shared.bounds.max_clock_skew, clocks.wall).is_ok();
         let late = void || !trusted || clocks.latest() >= self.ages.verdict_by();
         if late {
             return Err(Error::unknown(format!(
@@ -124,9 +124,9 @@ impl Attempts for Deciding<'_> {
         };
         match self.writes.attempt(None, (), build).await {
             Some(Outcome::Lost(seen)) => match shared.found(txn, seen) {
-                Found::Marker(marker) => Ok(Attempted::Stopped(self.decisions.answered(&marker))),
-                Found::Void => Ok(Attempted::Stopped(Decided::TooOld)),
-                Found::Nothing => {
+                MarkerRead::Marker(marker) => Ok(Attempted::Stopped(self.decisions.answered(&marker))),
+                MarkerRead::Void => Ok(Attempted::Stopped(Decided::TooOld)),
+                MarkerRead::Nothing => {
                     let removed = Error::unavailable(format!("the decision on {txn} was removed just now"));
                     Ok(Attempted::NotSent(removed))
                 }

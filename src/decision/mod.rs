@@ -1,13 +1,13 @@
 //! Transaction decisions: a write-once register for each transaction.
 //!
-//! Whoever decides first, decides for all: [`decide`](Decisions::decide) creates a marker if there is none, and everybody
-//! reads the same answer from then on. So a participant that waits for a dead coordinator need not wait for ever: it
+//! The first to decide decides for all: [`decide`](Decisions::decide) creates a marker if there is none, and all
+//! read the same answer from then on. So a participant that waits for a dead coordinator need not wait for ever: it
 //! decides to abort, and either that is the answer, or the coordinator was faster and its answer is.
 //!
 //! # How long an answer can be had
 //! A transaction can be decided for `max_txn_age` after it began (1 h), and a decision can be read for 24 h after it was
 //! made. Later the answer is [`Forgotten`](Answer::Forgotten), which **does not mean aborted**: a participant that was away
-//! for that long must stop and ask somebody who knows.
+//! for that long must stop and ask an operator.
 
 mod check;
 mod counters;
@@ -69,7 +69,7 @@ impl fmt::Display for Decision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "the decision may be another one than was asked for"]
 pub enum Decided {
-    /// This is the decision, whoever made it.
+    /// This is the decision; another process may have made it.
     Decision(Decision),
     /// The transaction is too old to be decided, and no decision is known. It does not mean aborted.
     TooOld,
@@ -79,7 +79,7 @@ pub enum Decided {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Answer {
-    /// Nobody has decided yet.
+    /// It is not decided yet.
     Undecided,
     /// Committed, for good.
     Committed,
@@ -164,7 +164,7 @@ impl Remembered {
 }
 
 /// What is in the store for a transaction.
-enum Found {
+enum MarkerRead {
     Nothing,
     Marker(Marker),
     /// Received too late to count.
@@ -203,15 +203,15 @@ impl Shared {
         remembered.insert(marker.txn, (marker.decision, marker.expires()));
     }
 
-    fn found(&self, txn: TxnId, seen: Option<Seen<Marker>>) -> Found {
+    fn found(&self, txn: TxnId, seen: Option<Seen<Marker>>) -> MarkerRead {
         match seen {
-            None => Found::Nothing,
-            Some(seen) if Ages::of(txn, &self.bounds).is_void(seen.modified()) => Found::Void,
-            Some(seen) => Found::Marker(seen.record().clone()),
+            None => MarkerRead::Nothing,
+            Some(seen) if Ages::of(txn, &self.bounds).is_void(seen.modified()) => MarkerRead::Void,
+            Some(seen) => MarkerRead::Marker(seen.record().clone()),
         }
     }
 
-    async fn read(&self, txn: TxnId) -> Result<Found> {
+    async fn read(&self, txn: TxnId) -> Result<MarkerRead> {
         Ok(self.found(txn, cas::read(&self.backend, &MarkerSlot(txn)).await?))
     }
 }
@@ -247,7 +247,7 @@ impl Decisions {
     /// Decides a transaction, unless that was done already: then the answer is what was decided.
     ///
     /// An [unknown](crate::ErrorKind::Unknown) outcome is safe to repeat, with the same decision or another one: the
-    /// answer is then whatever is in the store.
+    /// answer is then what is in the store.
     pub async fn decide(&self, txn: TxnId, decision: Decision) -> Result<Decided> {
         let shared = &*self.shared;
         shared.activity.touch(&*shared.backend.clock);
@@ -268,7 +268,7 @@ impl Decisions {
     pub async fn decision(&self, txn: TxnId) -> Result<Answer> {
         let shared = &*self.shared;
         shared.activity.touch(&*shared.backend.clock);
-        // By whichever clock is later: a machine whose own clock is slow reads on.
+        // By the later clock: a machine whose own clock is slow reads on.
         let ages = self.ages(txn, shared.backend.clocks().latest())?;
         if let Some(decision) = shared.recall(txn) {
             return Ok(decision.into());
@@ -285,33 +285,33 @@ impl Decisions {
         let found = shared.read(txn).await?;
         let clocks = shared.backend.clocks();
         match found {
-            Found::Marker(marker)
+            MarkerRead::Marker(marker)
                 if clocks.are_past(marker.expires())
                     && ages.are_over(&clocks)
-                    && shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall).is_ok() =>
+                    && shared.backend.check_clock(shared.bounds.max_clock_skew, clocks.wall).is_ok() =>
             {
                 self.tidy(txn).await;
                 Ok(Answer::Forgotten)
             }
-            Found::Marker(marker) => {
+            MarkerRead::Marker(marker) => {
                 shared.remember(&marker);
                 Ok(marker.decision.into())
             }
-            Found::Void => {
-                // It came after the sweeper had been there: nobody else will find it.
+            MarkerRead::Void => {
+                // It came after the sweeper had been there: nothing else will find it.
                 let over = ages.are_over(&clocks);
-                if over && shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall).is_ok() {
+                if over && shared.backend.check_clock(shared.bounds.max_clock_skew, clocks.wall).is_ok() {
                     self.tidy(txn).await;
                 }
                 Ok(Answer::Forgotten)
             }
-            Found::Nothing if was_over => Ok(Answer::Forgotten),
+            MarkerRead::Nothing if was_over => Ok(Answer::Forgotten),
             // Over by one clock and not by the other: it may have been decided and forgotten, and it may not.
-            Found::Nothing if clocks.latest() > ages.ends() => {
-                shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall)?;
+            MarkerRead::Nothing if clocks.latest() > ages.ends() => {
+                shared.backend.check_clock(shared.bounds.max_clock_skew, clocks.wall)?;
                 Err(Error::unavailable(format!("{txn} is just about to be forgotten: ask again in a moment")))
             }
-            Found::Nothing => Ok(Answer::Undecided),
+            MarkerRead::Nothing => Ok(Answer::Undecided),
         }
     }
 
@@ -322,9 +322,9 @@ impl Decisions {
         }
     }
 
-    /// Forgets a decision before its time: for a coordinator that knows that everybody has applied it.
+    /// Forgets a decision before its time: for a coordinator that knows that all participants have applied it.
     ///
-    /// Refused while somebody could still decide otherwise.
+    /// Refused while it could still be decided otherwise.
     pub async fn forget(&self, txn: TxnId) -> Result<()> {
         let shared = &*self.shared;
         shared.activity.touch(&*shared.backend.clock);

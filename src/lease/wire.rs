@@ -113,7 +113,7 @@ mod tests {
         fields
     }
 
-    /// The same, as this file derives them.
+    /// The fields of each message, as this file derives them.
     fn derived() -> Vec<String> {
         let source = include_str!("wire.rs");
         let mut fields = Vec::new();

@@ -147,7 +147,7 @@ impl<T> Drop for Right<T> {
                     }
                 }
             };
-            // Sent as a right of its own: if it is dropped on the way, with whoever waited for it, it goes on from there.
+            // Sent as a right of its own: if it is dropped on the way, with the operation that waited, it goes on from there.
             let right = Self { line: Arc::clone(&self.line), value: Some(value) };
             if let Err(mut unwanted) = next.send(right) {
                 self.value = unwanted.value.take();

@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(crate) struct Patience {
     /// No attempt is sent later than this after the first.
     pub(crate) within: Duration,
-    /// How many writes in a row may come too late because of somebody else's.
+    /// How many writes in a row may come too late because of another one.
     pub(crate) conflicts: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Finding out what became of writes whose outcome nobody waits for any more.
+//! Finding out what became of writes whose outcome nothing waits for any more.
 
 use super::{Attempted, Attempts, Changed, InFlight, Patience, repeat};
 use crate::{

@@ -101,7 +101,7 @@ impl StoreRecord {
         self.values.get(name)
     }
 
-    /// The same values, with a newer probe.
+    /// Everything as it was, with a newer probe.
     pub(crate) fn probed(&self, stamp: Stamp, probe: Option<Passed>) -> Self {
         Self { write_id: stamp.write_id, revision: stamp.revision, probe, ..self.clone() }
     }

@@ -2,7 +2,7 @@
 //!
 //! Two different things, because `Date` may be the clock of a proxy, and that proxy may run on this very machine. So an
 //! answer's date serves to find wrong clocks, to choose when to look again, for the hours of sweeps and for fences; the
-//! end of somebody else's record is judged by stamps only: that of a *time object*, written and read back before the record
+//! end of another process's record is judged by stamps only: that of a *time object*, written and read back before the record
 //! was read, and that of the record.
 
 use super::{Backend, backend::TimeSource, layout};
@@ -39,7 +39,7 @@ impl Interval {
         Self { lower: date, upper: date.plus(GRAIN).plus(round_trip) }
     }
 
-    /// The same so much later, by a clock that may be wrong by 1 in 2,000.
+    /// What it has become so much later, by a clock that may be wrong by 1 in 2,000.
     pub(crate) fn aged(self, by: Duration) -> Self {
         Self { lower: self.lower.plus(by).minus(by / 2000), upper: self.upper.plus(by).plus(by / 2000) }
     }
@@ -174,7 +174,7 @@ impl Backend {
         Ok(())
     }
 
-    /// Asks the store for its time now, whatever it has told before.
+    /// Asks the store for its time now, also if it is known.
     pub(crate) async fn ask_time(self: &Arc<Self>) -> Result<()> {
         match self.time {
             TimeSource::Clock | TimeSource::Host => Ok(()),

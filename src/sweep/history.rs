@@ -18,7 +18,7 @@ pub struct Run {
     /// When it ended.
     #[serde(rename = "ended_ms")]
     pub ended_at: Timestamp,
-    /// Whether somebody asked for it, instead of nobody asking for anything.
+    /// True if it was started by hand, false if the idle sweeper started it.
     pub by_hand: bool,
     /// What it did.
     pub report: Report,

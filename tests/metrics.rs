@@ -30,6 +30,7 @@ fn value(scraped: &str, series: &str) -> f64 {
     line.rsplit_once(' ').unwrap().1.parse().unwrap()
 }
 
+#[allow(clippy::too_many_lines, reason = "one process has one recorder, and so one test")]
 #[tokio::test]
 async fn the_sweepers_work_is_scraped_with_the_right_values() {
     let prometheus = PrometheusBuilder::new().install_recorder().unwrap();

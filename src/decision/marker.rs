@@ -96,7 +96,7 @@ impl Ages {
         Self { begun: txn.begun(), bounds: *bounds }
     }
 
-    /// From here on nobody may write a decision any more.
+    /// From here on no decision may be written any more.
     pub(crate) fn closes(&self) -> Timestamp {
         self.begun.plus(self.bounds.max_txn_age)
     }
@@ -106,7 +106,7 @@ impl Ages {
         self.closes().plus(self.bounds.margin)
     }
 
-    /// A verdict that is reached from here on comes too late to be believed: somebody else may already have answered
+    /// A verdict that is reached from here on comes too late to be believed: another process may already have answered
     /// that there is no decision.
     pub(crate) fn verdict_by(&self) -> Timestamp {
         self.ends().minus(self.bounds.max_clock_skew)
@@ -122,13 +122,13 @@ impl Ages {
         self.ends().max(decided.plus(self.bounds.retention))
     }
 
-    /// Nobody can decide it any more, and what the store receives from now on is void.
+    /// It cannot be decided any more, and what the store receives from now on is void.
     pub(crate) fn are_over(&self, clocks: &Clocks) -> bool {
         // A store rounds its times down: what comes within a grain of the end looks punctual.
         clocks.are_past(self.ends()) && clocks.store_is_past(self.ends().plus(clocks.grain))
     }
 
-    /// A marker that the store received after the end is void, whoever wrote it: its writer was suspended between its
+    /// A marker that the store received after the end is void, also our own: its writer was suspended between its
     /// check and its write, or its clock is slow.
     pub(crate) fn is_void(&self, modified: Option<Timestamp>) -> bool {
         modified.is_some_and(|modified| modified > self.ends())

@@ -1,16 +1,17 @@
 //! Transaction decisions: a write-once register for each transaction.
 //!
-//! Whoever decides first, decides for all: [`decide`](Decisions::decide) creates a marker if there is none, and everybody
-//! reads the same answer from then on. So a participant that waits for a dead coordinator need not wait for ever: it
+//! The first to decide decides for all: [`decide`](Decisions::decide) creates a marker if there is none, and all
+//! read the same answer from then on. So a participant that waits for a dead coordinator need not wait for ever: it
 //! decides to abort, and either that is the answer, or the coordinator was faster and its answer is.
 //!
 //! # How long an answer can be had
 //! A transaction can be decided for `max_txn_age` after it began (1 h), and a decision can be read for 24 h after it was
 //! made. Later the answer is [`Forgotten`](Answer::Forgotten), which **does not mean aborted**: a participant that was away
-//! for that long must stop and ask somebody who knows.
+//! for that long must stop and ask an operator.
 
 mod check;
 mod counters;
+mod decide;
 mod kind;
 pub(crate) mod layout;
 mod marker;
@@ -22,15 +23,15 @@ pub use kind::{MARKER_RETENTION, MAX_TXN_AGE};
 pub(crate) use marker::{Ages, Bounds, MarkerSlot};
 pub use txn::TxnId;
 
-use self::counters::Counters;
 pub(crate) use self::marker::Marker;
+use self::{counters::Counters, decide::Deciding};
 use crate::{
     Error, Result,
     clock::Timestamp,
     shared::SharedSettings,
     storage::{
         Backend,
-        cas::{self, Cas, Outcome, Seen},
+        cas::{self, Seen},
     },
     sweep::Activity,
 };
@@ -68,7 +69,7 @@ impl fmt::Display for Decision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "the decision may be another one than was asked for"]
 pub enum Decided {
-    /// The transaction is decided, by this call or by an earlier one.
+    /// This is the decision; another process may have made it.
     Decision(Decision),
     /// The transaction is too old to be decided, and no decision is known. It does not mean aborted.
     TooOld,
@@ -88,7 +89,7 @@ impl Decided {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Answer {
-    /// The transaction is not decided yet.
+    /// It is not decided yet.
     Undecided,
     /// Committed, for good.
     Committed,
@@ -173,7 +174,7 @@ impl Remembered {
 }
 
 /// What is in the store for a transaction.
-enum Found {
+enum MarkerRead {
     Nothing,
     Marker(Marker),
     /// Received too late to count.
@@ -212,15 +213,15 @@ impl Shared {
         remembered.insert(marker.txn, (marker.decision, marker.expires()));
     }
 
-    fn found(&self, txn: TxnId, seen: Option<Seen<Marker>>) -> Found {
+    fn found(&self, txn: TxnId, seen: Option<Seen<Marker>>) -> MarkerRead {
         match seen {
-            None => Found::Nothing,
-            Some(seen) if Ages::of(txn, &self.bounds).is_void(seen.modified()) => Found::Void,
-            Some(seen) => Found::Marker(seen.record().clone()),
+            None => MarkerRead::Nothing,
+            Some(seen) if Ages::of(txn, &self.bounds).is_void(seen.modified()) => MarkerRead::Void,
+            Some(seen) => MarkerRead::Marker(seen.record().clone()),
         }
     }
 
-    async fn read(&self, txn: TxnId) -> Result<Found> {
+    async fn read(&self, txn: TxnId) -> Result<MarkerRead> {
         Ok(self.found(txn, cas::read(&self.backend, &MarkerSlot(txn)).await?))
     }
 }
@@ -256,7 +257,7 @@ impl Decisions {
     /// Decides a transaction, unless that was done already: then the answer is what was decided.
     ///
     /// An [unknown](crate::ErrorKind::Unknown) outcome is safe to repeat, with the same decision or another one: the
-    /// answer is then whatever is in the store.
+    /// answer is then what is in the store.
     pub async fn decide(&self, txn: TxnId, decision: Decision) -> Result<Decided> {
         let shared = &*self.shared;
         shared.activity.touch(&*shared.backend.clock);
@@ -265,86 +266,7 @@ impl Decisions {
         }
         shared.backend.trust_clock(shared.bounds.max_clock_skew).await?;
         let ages = self.ages(txn, shared.backend.clock.wall())?;
-        let give_up = shared.backend.clock.monotonic().plus(shared.patience);
-        let mut swap = Cas::new(Arc::clone(&shared.backend), MarkerSlot(txn), None);
-        let mut filed = None;
-        // Whether an attempt may have landed. One that was refused has not, whatever it was refused for.
-        let (mut doubtful, mut retries) = (false, 0);
-        loop {
-            let trusted = shared.backend.trust_clock(shared.bounds.max_clock_skew).await;
-            trusted.map_err(|error| error.in_doubt(doubtful, txn, "decided"))?;
-            if shared.backend.clocks().latest() >= ages.closes() {
-                // From now on only what is there counts.
-                return match shared.read(txn).await.map_err(|error| error.in_doubt(doubtful, txn, "decided"))? {
-                    Found::Marker(marker) => Ok(self.answered(&marker)),
-                    Found::Nothing if doubtful => {
-                        Err(Error::unknown(format!("whether {txn} was decided is not known: ask for the decision")))
-                    }
-                    Found::Nothing | Found::Void => Ok(Decided::TooOld),
-                };
-            }
-            let decided = shared.backend.clock.wall();
-            let expires = ages.expiry(decided);
-            let attempt = async {
-                let (name, body) = MarkerSlot(txn).entry(expires)?;
-                if filed.as_ref() != Some(&name) {
-                    shared.backend.file(&name, body).await?;
-                    filed = Some(name);
-                }
-                // The entry may have taken its time, and the clock may have been set meanwhile.
-                let clocks = shared.backend.clocks();
-                shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall)?;
-                if clocks.latest() >= ages.closes() {
-                    return Err(Error::unavailable(format!("{txn} became too old while it was being decided")));
-                }
-                let build = |_: Option<&Marker>, stamp: cas::Stamp| {
-                    Marker::new(txn, stamp.write_id, decision, &self.by, decided, expires)
-                };
-                Ok(swap.attempt((), build).await)
-            };
-            let error = match attempt.await {
-                Ok(Outcome::Won(seen, ())) => {
-                    // An Ok does not say when the store received it, by its own clock: late in the day, ask. Where answers have no
-                    // date, a machine that stood still with all its clocks does not even know that it is late.
-                    let unsure = shared.backend.clocks().latest() >= ages.closes()
-                        || shared.backend.must_be_asked_for_the_time();
-                    let void = match seen.modified() {
-                        None if unsure => {
-                            let found = shared.read(txn).await.map_err(|error| error.in_doubt(true, txn, "decided"))?;
-                            !matches!(found, Found::Marker(_))
-                        }
-                        modified => ages.is_void(modified),
-                    };
-                    // Verdicts by Ok and by read-back alike: whoever was suspended meanwhile must not believe in them, nor
-                    // whoever cannot tell because its clock was set.
-                    let clocks = shared.backend.clocks();
-                    let trusted = shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall).is_ok();
-                    let late = void || !trusted || clocks.latest() >= ages.verdict_by();
-                    if late {
-                        return Err(Error::unknown(format!(
-                            "whether {txn} was decided in time is not known: ask for the decision"
-                        )));
-                    }
-                    shared.counters.made(1);
-                    return Ok(self.answered(seen.record()));
-                }
-                Ok(Outcome::Lost(seen)) => match shared.found(txn, seen) {
-                    Found::Marker(marker) => return Ok(self.answered(&marker)),
-                    Found::Void => return Ok(Decided::TooOld),
-                    Found::Nothing => Error::unavailable(format!("the decision on {txn} was removed just now")),
-                },
-                Ok(Outcome::Unknown(error)) => {
-                    doubtful |= error.leaves_doubt();
-                    error
-                }
-                Err(error) => error,
-            };
-            if !error.is_retryable() || shared.backend.clock.monotonic() >= give_up {
-                return Err(error.in_doubt(doubtful, txn, "decided"));
-            }
-            shared.backend.pause(retries).await;
-            retries += 1;
-        }
+        Deciding::new(self, txn, decision, ages).run().await
     }
 
     fn answered(&self, marker: &Marker) -> Decided {
@@ -356,7 +278,7 @@ impl Decisions {
     pub async fn get(&self, txn: TxnId) -> Result<Answer> {
         let shared = &*self.shared;
         shared.activity.touch(&*shared.backend.clock);
-        // By whichever clock is later: a machine whose own clock is slow reads on.
+        // By the later clock: a machine whose own clock is slow reads on.
         let ages = self.ages(txn, shared.backend.clocks().latest())?;
         if let Some(decision) = shared.recall(txn) {
             return Ok(decision.into());
@@ -373,33 +295,33 @@ impl Decisions {
         let found = shared.read(txn).await?;
         let clocks = shared.backend.clocks();
         match found {
-            Found::Marker(marker)
+            MarkerRead::Marker(marker)
                 if clocks.are_past(marker.expires())
                     && ages.are_over(&clocks)
-                    && shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall).is_ok() =>
+                    && shared.backend.check_clock(shared.bounds.max_clock_skew, clocks.wall).is_ok() =>
             {
                 self.tidy(txn).await;
                 Ok(Answer::Forgotten)
             }
-            Found::Marker(marker) => {
+            MarkerRead::Marker(marker) => {
                 shared.remember(&marker);
                 Ok(marker.decision.into())
             }
-            Found::Void => {
-                // It came after the sweeper had been there: nobody else will find it.
+            MarkerRead::Void => {
+                // It came after the sweeper had been there: nothing else will find it.
                 let over = ages.are_over(&clocks);
-                if over && shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall).is_ok() {
+                if over && shared.backend.check_clock(shared.bounds.max_clock_skew, clocks.wall).is_ok() {
                     self.tidy(txn).await;
                 }
                 Ok(Answer::Forgotten)
             }
-            Found::Nothing if was_over => Ok(Answer::Forgotten),
+            MarkerRead::Nothing if was_over => Ok(Answer::Forgotten),
             // Over by one clock and not by the other: it may have been decided and forgotten, and it may not.
-            Found::Nothing if clocks.latest() > ages.ends() => {
-                shared.backend.believe(shared.bounds.max_clock_skew, clocks.wall)?;
+            MarkerRead::Nothing if clocks.latest() > ages.ends() => {
+                shared.backend.check_clock(shared.bounds.max_clock_skew, clocks.wall)?;
                 Err(Error::unavailable(format!("{txn} is just about to be forgotten: ask again in a moment")))
             }
-            Found::Nothing => Ok(Answer::Undecided),
+            MarkerRead::Nothing => Ok(Answer::Undecided),
         }
     }
 
@@ -410,9 +332,9 @@ impl Decisions {
         }
     }
 
-    /// Forgets a decision before its time: for a coordinator that knows that everybody has applied it.
+    /// Forgets a decision before its time: for a coordinator that knows that all participants have applied it.
     ///
-    /// Refused while somebody could still decide otherwise.
+    /// Refused while it could still be decided otherwise.
     pub async fn forget(&self, txn: TxnId) -> Result<()> {
         let shared = &*self.shared;
         shared.activity.touch(&*shared.backend.clock);

@@ -14,7 +14,7 @@ use crate::{
     },
     storage::{
         Clocks,
-        cas::{self, Shown, Stamp},
+        cas::{self, ReadBack as Shown, Stamp},
     },
     store::{self, SharedSettings},
     sweep,

@@ -2,7 +2,8 @@
 
 use super::{
     LeaseKind, layout,
-    mend::{Closed, Damaged, Found, MendSlot},
+    mend::{Closed, Damaged, MaybeDamaged, MendSlot, make_record, mend},
+    operation::file,
     record::{self, KeySlot},
 };
 use crate::{
@@ -24,7 +25,7 @@ impl LeaseKind {
         let name = object.name;
         let short = layout::key_name(&object.folder.path, name);
         let Some((short, decoded)) = short.and_then(|short| Some((short, Key::from_name(short).ok()?))) else {
-            // Whatever is called a record and cannot be one of ours had its name from an earlier version.
+            // What is named like a record and cannot be one of ours had its name from an earlier version.
             return Ok(Some(if short.is_some() { Finding::older(name) } else { Finding::unknown(name) }));
         };
         let key = match decoded {
@@ -67,7 +68,7 @@ impl LeaseKind {
             return Ok(Some(missing));
         }
         // A hint: whatever became of the lease meanwhile, one too many does no harm.
-        self.engine.backend.file(&entry, layout::entry_body(&slot.key, lease.expires)).await?;
+        file(&self.engine, &slot, hour, lease.expires).await?;
         Ok(Some(missing.repaired("the entry was written")))
     }
 
@@ -75,15 +76,15 @@ impl LeaseKind {
         let seen = cas::read_twice(&self.engine.backend, &MendSlot(slot.clone())).await;
         let why = match seen {
             Ok(Some(seen)) => match seen.record() {
-                Found::Readable(_) => return Ok(None),
-                Found::Damaged(damaged) if damaged.is_later => {
+                MaybeDamaged::Readable(_) => return Ok(None),
+                MaybeDamaged::Damaged(damaged) if damaged.is_later => {
                     let found = Finding::new(Damage::Unreadable, name, damaged.why.clone()).key(&slot.key);
                     return Ok(Some(found.advise(
                         "it says that a later version wrote it: repair it with that one; if it is only damaged, \
                          leasehold release KEY --force --reason TEXT",
                     )));
                 }
-                Found::Damaged(damaged) => damaged.why.clone(),
+                MaybeDamaged::Damaged(damaged) => damaged.why.clone(),
             },
             Ok(None) => return Ok(None),
             Err(error) if error.kind() == ErrorKind::Corrupt => error.to_string(),
@@ -93,9 +94,9 @@ impl LeaseKind {
         let Some(by) = repair else {
             return Ok(Some(found.advise("leasehold fsck --repair moves it aside; the key stays closed for as long as somebody may believe in the old lease")));
         };
-        let cell = self.engine.cells.get(&slot.namespace, &slot.key);
+        let of_key = self.engine.keys.get(&slot.namespace, &slot.key);
         let reason = format!("fsck: {}", found.detail);
-        match self.engine.mend(&cell, &reason, by, Closed::WhileSomebodyMayBelieve).await {
+        match mend(&self.engine, &of_key, &reason, by, Closed::WhileSomebodyMayBelieve).await {
             Ok(Some(mended)) => {
                 let open = match mended.closed_until {
                     Some(until) => format!(
@@ -119,7 +120,7 @@ impl LeaseKind {
     /// The key of a hashed name, from the record or from an entry, if either says one that has that name.
     async fn hashed_key(&self, name: &Name, short: &str) -> Result<Option<Key>> {
         let backend = &self.engine.backend;
-        let Some(fetched) = backend.get_whatever(name, &backend.coordination).await? else { return Ok(None) };
+        let Some(fetched) = backend.get_oversized(name, &backend.coordination).await? else { return Ok(None) };
         if let Ok((key, _)) = record::decode(fetched.body.clone())
             && key.name() == short
         {
@@ -172,10 +173,10 @@ impl LeaseKind {
                  nobody holds",
             )));
         };
-        let cell = self.engine.cells.get(&namespace, &key);
-        match self.engine.make_record(&cell, "fsck: an entry without its record", by).await {
+        let of_key = self.engine.keys.get(&namespace, &key);
+        match make_record(&self.engine, &of_key, "fsck: an entry without its record", by).await {
             Ok(Some(fence)) => Ok(Some(missing.repaired(format!("a free record was made, with fence {fence}")))),
-            // Somebody is just acquiring it.
+            // Another process is just acquiring it.
             Ok(None) => Ok(None),
             Err(error) => Err(Error::new(error.kind(), format!("no record could be made for {key}: {error}"))),
         }

@@ -1,4 +1,4 @@
-//! Leader election: a lease that candidates compete for, and that everybody can look at.
+//! Leader election: a lease that candidates compete for, and that can be read by all.
 
 use super::{
     Leases, Locked,
@@ -17,7 +17,7 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// One candidate in an election. Whoever has the lease on its key leads.
+/// One candidate in an election. The holder of the lease on its key leads.
 ///
 /// There is at most one leader at a time by everybody's clocks, but a leader that is paused can wake up and act before it
 /// notices that there is another one. So what it leads must check its [fence](Leadership::fence).
@@ -57,7 +57,7 @@ pub struct Election {
 pub enum Campaign {
     /// You lead, until you resign or lose it.
     Leader(Leadership),
-    /// This one does. `None` if nobody does just now and it is another process's turn: campaign again.
+    /// This one does. `None` if there is no leader just now and another process has the first turn: campaign again.
     Follower(Option<Holder>),
 }
 

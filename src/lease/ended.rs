@@ -44,7 +44,7 @@ pub(crate) enum Second {
     Host { beat: Duration, now: Duration },
     /// The process that wrote the last beat has ended.
     Gone,
-    /// Nobody: the lease ends by being watched.
+    /// There is none: the lease ends by being watched.
     Missing,
 }
 
@@ -101,11 +101,11 @@ impl Known {
 pub(crate) enum State<'a> {
     /// Anybody may have it.
     Free,
-    /// Nobody else may have it yet. Its own holder may already have stopped believing in it.
+    /// It cannot be granted to others yet. Its own holder may already have stopped believing in it.
     Held(&'a Lease),
-    /// The wall clock says that it is over, and nobody else says so yet: held.
+    /// The wall clock says that it is over, and the second witness does not yet: held.
     MayHaveEnded(&'a Lease),
-    /// Whoever touches it clears it.
+    /// The next operation on it clears it.
     Ended(&'a Lease),
 }
 
@@ -119,7 +119,7 @@ impl<'a> State<'a> {
     }
 }
 
-/// How long after its last beat nobody can believe in a lease any more, by a clock that is right to 1 in 1,000.
+/// How long after its last beat no holder can believe in a lease any more, by a clock that is right to 1 in 1,000.
 pub(crate) fn longest_belief(lease: &Lease, bounds: &Bounds) -> Duration {
     let lasts = lease.lasts(bounds.max_ttl);
     lasts + lasts / 1000 + bounds.skew()
@@ -178,7 +178,7 @@ pub(crate) fn watch_for(lease: &Lease, bounds: &Bounds) -> Duration {
     longest_belief(lease, bounds)
 }
 
-/// A beat that somebody watches.
+/// A beat that is being watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Watched {
     pub(crate) beat: WriteId,
@@ -198,7 +198,7 @@ impl Watched {
         first.filter(|first| first.beat == self.beat).unwrap_or(self)
     }
 
-    /// The beat, if a request that is sent now and finds it again proves that nobody believes in it.
+    /// The beat, if a request that is sent now and finds it again proves that its holder has stopped believing in it.
     pub(crate) fn long_enough(self, now: Moment) -> Option<WriteId> {
         (now.since(self.since) >= self.wait).then_some(self.beat)
     }
@@ -209,7 +209,7 @@ impl Watched {
     }
 }
 
-/// How long a renewed lease lasts: nobody who believed in it so far believes in it for less. Those may be others, who were
+/// How long a renewed lease lasts: no holder that believed in it so far believes in it for less. Those may be others, who were
 /// given the lease by its request id, so it is what is left of the record's own time and not of one's own belief.
 pub(crate) fn lasts_after_renewal(
     lease: &Lease,

@@ -34,7 +34,7 @@ impl Leases {
     pub async fn filed(&self, limit: usize) -> Result<FiledKeys> {
         let engine = &self.engine;
         let folder = layout::index_folder(self.namespace.as_str());
-        let now = Hour::of(engine.now().wall.minus(engine.shared.max_clock_skew))?;
+        let now = Hour::of(engine.now().wall.minus(engine.rules.max_clock_skew))?;
         // The name of an hour comes before those of its entries.
         let before = Name::new(format!("{folder}{now}"));
         let page = Walk::new(&folder, Some(before)).next(&engine.backend, limit.clamp(1, 1000)).await?;

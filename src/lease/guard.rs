@@ -1,19 +1,23 @@
 //! A lease that is kept alive, and that says when it is lost.
 
 use super::{
-    cell::Cell,
     engine::Engine,
-    keeper::Due,
+    keeper::{Kept, TimerKey, guarded, pause_after_failure},
+    keys::KeyEntry,
     loss::{Failing, Loss, LossReason, Lost},
+    release::{release, release_soon},
+    renew::try_renew,
     types::Grant,
 };
 use crate::{
     Fence, Key, Result,
-    clock::{Moment, Timestamp},
+    clock::{self, Moment, Timestamp},
 };
+use futures_util::{FutureExt, future::BoxFuture};
 use std::{
     fmt,
     future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::Ordering::Relaxed},
     task::Poll,
@@ -25,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 ///
 /// Losing it cannot be prevented: the network may be down for longer than the lease lasts, and the process may be
 /// paused. So let [`run`](Self::run) stop the work with the lease, ask [`check`](Self::check) before each effect on the
-/// outside, and hand the [`fence`](Self::fence) to whatever is protected.
+/// outside, and hand the [`fence`](Self::fence) to what is protected.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
@@ -50,55 +54,51 @@ use tokio_util::sync::CancellationToken;
 /// whether it worked.
 #[must_use = "dropping a guard releases its lease"]
 pub struct Guard {
-    tended: Arc<Tended>,
+    state: Arc<GuardState>,
 }
 
-/// The part of a guard that its keeper sees.
-pub(super) struct Tended {
+/// The part of a guard that its keeper sees, and that outlives it while a renewal is under way.
+struct GuardState {
     engine: Arc<Engine>,
-    cell: Arc<Cell>,
-    state: Mutex<State>,
-    /// Cancelled when the lease is lost; made when somebody asks for it, which most guards are never asked.
+    entry: Arc<KeyEntry>,
+    inner: Mutex<Inner>,
+    /// Cancelled when the lease is lost; made on demand, which for most guards is never.
     lost: OnceLock<CancellationToken>,
     /// Not to be renewed, nor believed in, beyond this.
     hold_until: Option<Moment>,
 }
 
-struct State {
+struct Inner {
     grant: Grant,
     /// Counted from before the last renewal was sent.
     renew_at: Moment,
     /// Where the keeper has it, while it waits there.
-    due: Option<Due>,
+    due: Option<TimerKey>,
     loss: Option<Box<Loss>>,
     /// Since when and how its renewals fail.
     failing: Option<Box<Failing>>,
-    /// Nobody wants it any more: it is not renewed, and cannot be lost.
+    /// The guard is closed: it is not renewed any more, and cannot be lost.
     closed: bool,
     /// It was given back, or that was found to be needless.
     released: bool,
 }
 
-impl Tended {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl GuardState {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn cell(&self) -> &Arc<Cell> {
-        &self.cell
-    }
-
-    pub(super) fn grant(&self) -> Grant {
+    fn grant(&self) -> Grant {
         self.lock().grant.clone()
     }
 
     /// When to look after it next.
-    pub(super) fn next(&self) -> Moment {
+    fn next(&self) -> Moment {
         let at = self.lock().renew_at;
         self.hold_until.map_or(at, |until| at.min(until))
     }
 
-    pub(super) fn renewed(&self, grant: Grant) {
+    fn renewed(&self, grant: Grant) {
         // While a wall clock that was set back catches up, renewing does not move the deadline, and must not become a
         // loop.
         let soonest = self.engine.now().moment.plus((grant.ttl() / 12).min(grant.time_left() / 3));
@@ -109,7 +109,7 @@ impl Tended {
     }
 
     /// A renewal that began then has failed, which is not the end yet. Nothing new is learnt of why if there was no answer.
-    pub(super) fn failed(&self, began: Timestamp, error: Option<&dyn fmt::Display>) {
+    fn failed(&self, began: Timestamp, error: Option<&dyn fmt::Display>) {
         let mut state = self.lock();
         let before = state.failing.take();
         let since = before.as_ref().map_or(began, |failing| failing.since);
@@ -121,21 +121,17 @@ impl Tended {
         state.failing = Some(Box::new(Failing { since, error }));
     }
 
-    pub(super) fn set_due(&self, due: Due) {
-        self.lock().due = Some(due);
-    }
-
     /// How long it may still be believed in.
-    pub(super) fn time_left(&self) -> Duration {
+    fn time_left(&self) -> Duration {
         self.left(&self.lock())
     }
 
-    fn left(&self, state: &State) -> Duration {
+    fn left(&self, state: &Inner) -> Duration {
         let left = state.grant.time_left();
         self.hold_until.map_or(left, |until| left.min(until.since(self.engine.now().moment)))
     }
 
-    pub(super) fn lose(&self, mut loss: Loss) {
+    fn lose(&self, mut loss: Loss) {
         let mut state = self.lock();
         if state.closed || state.loss.is_some() {
             return;
@@ -148,22 +144,16 @@ impl Tended {
         let grant = &state.grant;
         let (id, owner, fence) = (grant.id, Some(grant.owner.clone()), Some(grant.fence));
         state.loss = Some(Box::new(loss.clone()));
-        self.cell.kept.fetch_sub(1, Relaxed);
+        self.entry.guards.fetch_sub(1, Relaxed);
         drop(state);
         if let Some(token) = self.lost.get() {
             token.cancel();
         }
-        self.engine.tell_loss(&self.cell, &Lost { loss, id, owner, fence });
+        self.engine.tell_loss(&self.entry.slot, &Lost { loss, id, owner, fence });
     }
 
-    /// Nobody looks after it any more, so that its time will be over. Asks no clock.
-    pub(super) fn abandon(&self) {
-        let fence = self.lock().grant.fence;
-        self.lose(Loss::expired(None, Some(fence)));
-    }
-
-    /// Whoever finds that its time is over has found that it is lost.
-    pub(super) fn is_lost(&self) -> bool {
+    /// Whether it is lost; finding that its time is over loses it.
+    fn is_lost(&self) -> bool {
         let (reason, fence) = {
             let state = self.lock();
             if state.loss.is_some() {
@@ -183,20 +173,62 @@ impl Tended {
 
     fn token(&self) -> &CancellationToken {
         let token = self.lost.get_or_init(CancellationToken::new);
-        // Lost before there was a token; whoever loses it from here on finds the token.
+        // Lost before there was a token; a loss from here on finds the token.
         if self.lock().loss.is_some() {
             token.cancel();
         }
         token
     }
 
-    /// Whether there is nothing left to look after.
-    pub(super) fn is_over(&self) -> bool {
-        let state = self.lock();
-        state.closed || state.loss.is_some()
+    /// Renews the lease once, and says when to renew it next. `None` if it is over.
+    async fn renew_once(self: &Arc<Self>) -> Option<Moment> {
+        // What is over is lost, whether or not it could be renewed.
+        if self.is_lost() {
+            return None;
+        }
+        let engine = &self.engine;
+        let (grant, left, began) = (self.grant(), self.time_left(), engine.now().wall);
+        let renewing = async {
+            let _turn = engine.keeper.turn().await;
+            try_renew(engine, &self.entry, grant.lease_id(), None, Some(&grant)).await
+        };
+        // However long the store takes, belief ends when it must.
+        let renewed = clock::within(&*engine.backend.clock, left, renewing).await;
+        let next = match renewed {
+            Some(Ok(Ok(grant))) => {
+                self.renewed(grant);
+                self.next()
+            }
+            Some(Ok(Err(lost))) => {
+                self.lose(lost.loss);
+                return None;
+            }
+            None => {
+                self.failed(began, None);
+                engine.backend.clock.monotonic()
+            }
+            Some(Err(error)) => {
+                tracing::debug!(key = %grant.key(), %error, "a renewal failed; trying again while there is time");
+                self.failed(began, Some(&error));
+                let pause = pause_after_failure(grant.ttl()).min(self.time_left());
+                engine.backend.clock.monotonic().plus(pause)
+            }
+        };
+        (!self.is_over()).then_some(next)
     }
 
-    /// Ends the keeping. Whoever closes a guard has asked for something.
+    /// A renewal that was due then has panicked.
+    fn panicked(self: &Arc<Self>, due: Moment, error: &str) {
+        tracing::error!(key = %self.entry.slot.key, error, "a renewal panicked; trying again while there is time");
+        // By when it was last known to be well, if the clock is what panics.
+        let wall = catch_unwind(AssertUnwindSafe(|| self.engine.now().wall));
+        self.failed(wall.unwrap_or_else(|_| self.grant().expires_at()), Some(&error));
+        // Counted from when it was due: it may be the clock that panics.
+        let next = due.plus(pause_after_failure(self.grant().ttl()));
+        self.engine.keeper.schedule(next, Arc::clone(self) as Arc<dyn Kept>);
+    }
+
+    /// Stops renewals. Counts as activity.
     fn close(&self) {
         self.is_lost();
         let due = {
@@ -205,7 +237,7 @@ impl Tended {
                 return;
             }
             if state.loss.is_none() {
-                self.cell.kept.fetch_sub(1, Relaxed);
+                self.entry.guards.fetch_sub(1, Relaxed);
             }
             state.due.take()
         };
@@ -216,7 +248,35 @@ impl Tended {
     }
 }
 
-impl fmt::Debug for Tended {
+impl Kept for GuardState {
+    fn set_due(&self, due: TimerKey) {
+        self.lock().due = Some(due);
+    }
+
+    fn is_over(&self) -> bool {
+        let state = self.lock();
+        state.closed || state.loss.is_some()
+    }
+
+    fn abandon(&self) {
+        let fence = self.lock().grant.fence;
+        self.lose(Loss::expired(None, Some(fence)));
+    }
+
+    fn renew(self: Arc<Self>, due: Moment) -> BoxFuture<'static, ()> {
+        async move {
+            let renewal = async {
+                if let Some(next) = self.renew_once().await {
+                    self.engine.keeper.schedule(next, Arc::clone(&self) as Arc<dyn Kept>);
+                }
+            };
+            guarded(&self, renewal, |panic| self.panicked(due, panic)).await;
+        }
+        .boxed()
+    }
+}
+
+impl fmt::Debug for GuardState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.grant(), f)
     }
@@ -230,41 +290,41 @@ fn renew_at(grant: &Grant) -> Moment {
 }
 
 impl Guard {
-    pub(super) fn new(engine: &Arc<Engine>, cell: &Arc<Cell>, grant: Grant, max_hold: Option<Duration>) -> Self {
+    pub(super) fn new(engine: &Arc<Engine>, entry: &Arc<KeyEntry>, grant: Grant, max_hold: Option<Duration>) -> Self {
         let hold_until = max_hold.map(|longest| engine.now().moment.plus(longest));
         let renew_at = renew_at(&grant);
-        let state = State { grant, renew_at, due: None, loss: None, failing: None, closed: false, released: false };
-        let tended = Arc::new(Tended {
+        let inner = Inner { grant, renew_at, due: None, loss: None, failing: None, closed: false, released: false };
+        let state = Arc::new(GuardState {
             engine: Arc::clone(engine),
-            cell: Arc::clone(cell),
-            state: Mutex::new(state),
+            entry: Arc::clone(entry),
+            inner: Mutex::new(inner),
             lost: OnceLock::new(),
             hold_until,
         });
-        cell.kept.fetch_add(1, Relaxed);
-        engine.tend(Arc::clone(&tended));
-        Self { tended }
+        entry.guards.fetch_add(1, Relaxed);
+        engine.keeper.keep(state.next(), Arc::clone(&state) as Arc<dyn Kept>, &engine.runtime, &engine.backend.clock);
+        Self { state }
     }
 
     /// The lease as it stands, with its current expiry.
     pub fn grant(&self) -> Grant {
-        self.tended.grant()
+        self.state.grant()
     }
 
     /// The key.
     pub fn key(&self) -> Key {
-        self.tended.lock().grant.key.clone()
+        self.state.lock().grant.key.clone()
     }
 
     /// The fence, the same for as long as the lease is held.
     pub fn fence(&self) -> Fence {
-        self.tended.lock().grant.fence
+        self.state.lock().grant.fence
     }
 
     /// Whether this process may still believe in the lease. Looks at the clocks, not at the network: false as soon as
     /// time is up, also right after the process was paused.
     pub fn is_valid(&self) -> bool {
-        !self.tended.is_lost()
+        !self.state.is_lost()
     }
 
     /// The fence, if this process may still believe in the lease; otherwise an error of the kind
@@ -305,7 +365,7 @@ impl Guard {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
-        let (mut work, mut told) = (pin!(work), pin!(self.tended.token().cancelled()));
+        let (mut work, mut told) = (pin!(work), pin!(self.state.token().cancelled()));
         let done = poll_fn(|context| {
             // By the clocks as well: after a pause this may be polled before the keeper has seen what time it is.
             if told.as_mut().poll(context).is_ready() || !self.is_valid() {
@@ -320,41 +380,41 @@ impl Guard {
 
     /// Resolves when the lease is lost, with what is known about it.
     pub async fn lost(&self) -> Loss {
-        self.tended.token().cancelled().await;
+        self.state.token().cancelled().await;
         self.loss()
     }
 
     /// How it was lost, once it is.
     fn loss(&self) -> Loss {
-        let state = self.tended.lock();
+        let state = self.state.lock();
         state.loss.as_deref().cloned().unwrap_or_else(|| Loss::expired(None, Some(state.grant.fence)))
     }
 
     /// Cancelled when the lease is lost: for code that stops by a token. Cancelling it yourself changes nothing here.
     pub fn cancellation(&self) -> CancellationToken {
-        self.tended.token().child_token()
+        self.state.token().child_token()
     }
 
-    /// Gives the lease back, or to whoever of this process waits for it.
+    /// Gives the lease back, or to the one of this process that waits longest for it.
     ///
     /// A lease that was lost has nothing to give back: that is not an error. On an error the lease may still be in the
     /// store; it is released in the background if that is possible, and expires if not. So it is if this is dropped
     /// before it has come to an end.
     pub async fn release(self) -> Result<()> {
-        self.tended.close();
-        let id = self.tended.lock().grant.id;
-        self.tended.engine.release(&self.tended.cell, id).await?;
-        self.tended.lock().released = true;
+        self.state.close();
+        let id = self.state.lock().grant.id;
+        release(&self.state.engine, &self.state.entry, id).await?;
+        self.state.lock().released = true;
         Ok(())
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // First and in any case: whatever is left in the store, nobody keeps it alive any more.
-        self.tended.close();
+        // First and in any case: what is left in the store is not kept alive any more.
+        self.state.close();
         let (id, left) = {
-            let state = self.tended.lock();
+            let state = self.state.lock();
             // A renewal whose answer never came may have landed: then the lease is there although it counts as lost. One
             // with a request id may have been asked for again, from elsewhere, and be alive.
             let lost = state.loss.as_ref().is_some_and(|loss| loss.taken_by.is_some());
@@ -362,7 +422,7 @@ impl Drop for Guard {
             (state.grant.id, !state.released && ours)
         };
         if left {
-            self.tended.engine.release_soon(&self.tended.cell, id);
+            release_soon(&self.state.engine, &self.state.entry, id);
         }
     }
 }

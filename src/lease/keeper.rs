@@ -1,26 +1,41 @@
 //! Keeps the leases of all guards alive, from one task: a timer for each process and not for each lease.
 
-use super::{engine::Engine, guard::Tended};
-use crate::clock::{self, Moment};
+use crate::clock::Moment;
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use std::{
     any::Any,
     collections::BTreeMap,
+    fmt,
     ops::ControlFlow,
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-/// Renewals under way at once. Whoever has to wait for its turn still learns of its loss in time.
+/// Renewals under way at once. One that has to wait for its turn still learns of its loss in time.
 const AT_ONCE: usize = 256;
 
 /// Panics of the keeper itself, one after the other, before it gives up: its clock does not work.
 const MOST_PANICS: u32 = 16;
 
 /// When something is due. The number tells apart what is due at the same moment.
-pub(super) type Due = (Moment, u64);
+pub(super) type TimerKey = (Moment, u64);
+
+/// Something that has to be renewed again and again.
+pub(super) trait Kept: fmt::Debug + Send + Sync {
+    /// Takes note of where the keeper has it.
+    fn set_due(&self, due: TimerKey);
+
+    /// Whether there is nothing left to look after.
+    fn is_over(&self) -> bool;
+
+    /// Nothing looks after it any more, so that its time will be over. Reads no clock.
+    fn abandon(&self);
+
+    /// Renews it, which was due at this moment, and has it scheduled again; see [`guarded`].
+    fn renew(self: Arc<Self>, due: Moment) -> BoxFuture<'static, ()>;
+}
 
 #[derive(Debug)]
 pub(super) struct Keeper {
@@ -31,7 +46,7 @@ pub(super) struct Keeper {
 
 #[derive(Debug, Default)]
 struct State {
-    due: BTreeMap<Due, Arc<Tended>>,
+    due: BTreeMap<TimerKey, Arc<dyn Kept>>,
     number: u64,
     running: bool,
 }
@@ -47,110 +62,93 @@ impl Keeper {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the task see that there is nothing left to keep.
-    pub(super) fn stop(&self) {
-        self.changed.notify_one();
+    /// Looks after something from this moment on.
+    pub(super) fn keep(
+        self: &Arc<Self>,
+        at: Moment,
+        kept: Arc<dyn Kept>,
+        runtime: &tokio::runtime::Handle,
+        clock: &Arc<dyn crate::Clock>,
+    ) {
+        self.schedule(at, kept);
+        let start = !std::mem::replace(&mut self.lock().running, true);
+        if start {
+            // The task must not keep the store open for ever: it ends with the keeper.
+            runtime.spawn(run(Arc::downgrade(self), Arc::clone(&self.changed), Arc::clone(clock)));
+        }
     }
 
-    fn schedule(&self, at: Moment, tended: Arc<Tended>) {
+    pub(super) fn schedule(&self, at: Moment, kept: Arc<dyn Kept>) {
         let mut state = self.lock();
         state.number += 1;
         let number = state.number;
         let first = state.due.keys().next().is_none_or(|(next, _)| at < *next);
-        tended.set_due((at, number));
-        state.due.insert((at, number), tended);
+        kept.set_due((at, number));
+        state.due.insert((at, number), kept);
         if first {
             self.changed.notify_one();
         }
     }
 
-    /// Lets go of what nobody wants to be kept: it may be long until it is due.
-    pub(super) fn forget(&self, due: Due) {
+    /// Removes what need not be kept any more: it may be long until it is due.
+    pub(super) fn forget(&self, due: TimerKey) {
         self.lock().due.remove(&due);
     }
-}
 
-impl Engine {
-    /// Looks after a lease from now on.
-    pub(super) fn tend(self: &Arc<Self>, tended: Arc<Tended>) {
-        self.keeper.schedule(tended.next(), tended);
-        let start = !std::mem::replace(&mut self.keeper.lock().running, true);
-        if start {
-            // The task must not keep the store open for ever: it ends when nobody else has it.
-            self.runtime.spawn(keep(
-                Arc::downgrade(self),
-                Arc::clone(&self.keeper.changed),
-                Arc::clone(&self.backend.clock),
-            ));
-        }
+    /// The turn of a renewal: only so many are under way at once.
+    pub(super) async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.turns.acquire().await.ok()
     }
 
-    /// Looks after one lease. A store, a clock or a generator that was handed in may panic: that is one renewal that
-    /// failed, and neither the end of the others nor of this one.
-    async fn tend_guarded(self: Arc<Self>, tended: Arc<Tended>, due: Moment) {
-        let mut under_way = UnderWay(Some(tended));
-        let Some(tended) = under_way.0.clone() else { return };
-        let tending = AssertUnwindSafe(Arc::clone(&self).tend_once(Arc::clone(&tended))).catch_unwind().await;
-        if let Err(panic) = tending {
-            let error = what_panicked(&*panic);
-            tracing::error!(key = %tended.cell().slot.key, error, "a renewal panicked; trying again while there is time");
-            // By when it was last known to be well, if the clock is what panics.
-            let wall = std::panic::catch_unwind(AssertUnwindSafe(|| self.now().wall));
-            tended.failed(wall.unwrap_or_else(|_| tended.grant().expires_at()), Some(&error));
-            // Reckoned from when it was due: it may be the clock that panics.
-            self.keeper.schedule(due.plus(pause_after_failure(tended.grant().ttl())), Arc::clone(&tended));
-        }
-        under_way.0 = None;
-    }
-
-    async fn tend_once(self: Arc<Self>, tended: Arc<Tended>) {
-        // Whatever is over is lost, whether or not it could be renewed.
-        if tended.is_lost() {
-            return;
-        }
-        let (grant, left, began) = (tended.grant(), tended.time_left(), self.now().wall);
-        let renewing = async {
-            let _turn = self.keeper.turns.acquire().await;
-            self.try_renew(tended.cell(), grant.lease_id(), None, Some(&grant)).await
-        };
-        // However long the store takes, belief ends when it must.
-        let renewed = clock::within(&*self.backend.clock, left, renewing).await;
-        let retry = match renewed {
-            Some(Ok(Ok(grant))) => {
-                tended.renewed(grant);
-                tended.next()
+    /// Begins what is due, and says how long it is until the next.
+    fn begin_due(&self, now: Moment, renewals: &mut Renewals) -> Option<Duration> {
+        let mut state = self.lock();
+        while let Some(first) = state.due.first_entry()
+            && first.key().0 <= now
+        {
+            let ((due, _), kept) = first.remove_entry();
+            if !kept.is_over() {
+                renewals.push(kept.renew(due));
             }
-            Some(Ok(Err(lost))) => return tended.lose(lost.loss),
-            None => {
-                tended.failed(began, None);
-                self.backend.clock.monotonic()
-            }
-            Some(Err(error)) => {
-                tracing::debug!(key = %grant.key(), %error, "a renewal failed; trying again while there is time");
-                tended.failed(began, Some(&error));
-                let pause = pause_after_failure(grant.ttl()).min(tended.time_left());
-                self.backend.clock.monotonic().plus(pause)
-            }
-        };
-        if !tended.is_over() {
-            self.keeper.schedule(retry, tended);
         }
+        state.due.keys().next().map(|(at, _)| at.since(now))
     }
 }
 
-/// One that is looked after just now. If that ends before it should, nobody does any more.
-struct UnderWay(Option<Arc<Tended>>);
-
-impl Drop for UnderWay {
+impl Drop for Keeper {
+    /// Lets the task see that there is nothing left to keep.
     fn drop(&mut self) {
-        if let Some(tended) = self.0.take() {
-            tended.abandon();
+        self.changed.notify_one();
+    }
+}
+
+/// Runs one renewal. A store, a clock or a generator that was handed in may panic: that is one renewal that failed, and
+/// neither the end of the others nor of this one. `failed` is told what the panic said.
+pub(super) async fn guarded<K: Kept + ?Sized>(
+    kept: &Arc<K>,
+    renewal: impl Future<Output = ()>,
+    failed: impl FnOnce(&str),
+) {
+    let mut under_way = UnderWay(Some(&**kept));
+    if let Err(panic) = AssertUnwindSafe(renewal).catch_unwind().await {
+        failed(what_panicked(&*panic));
+    }
+    under_way.0 = None;
+}
+
+/// One that is renewed just now. If that ends before it should, nothing looks after it any more.
+struct UnderWay<'a, K: Kept + ?Sized>(Option<&'a K>);
+
+impl<K: Kept + ?Sized> Drop for UnderWay<'_, K> {
+    fn drop(&mut self) {
+        if let Some(kept) = self.0.take() {
+            kept.abandon();
         }
     }
 }
 
 /// Before a renewal that failed is tried again.
-fn pause_after_failure(ttl: Duration) -> Duration {
+pub(super) fn pause_after_failure(ttl: Duration) -> Duration {
     (ttl / 12).min(Duration::from_secs(1))
 }
 
@@ -162,12 +160,12 @@ fn what_panicked(panic: &(dyn Any + Send)) -> &str {
 
 type Renewals = FuturesUnordered<BoxFuture<'static, ()>>;
 
-/// Goes on whatever panics in between. If nothing else happens any more, all is reported lost: nobody could renew it.
-async fn keep(engine: Weak<Engine>, changed: Arc<Notify>, clock: Arc<dyn crate::Clock>) {
+/// Goes on whatever panics in between. If nothing else happens any more, all is reported lost: nothing could renew it.
+async fn run(keeper: Weak<Keeper>, changed: Arc<Notify>, clock: Arc<dyn crate::Clock>) {
     let mut renewals = Renewals::new();
     let mut panics = 0;
     while panics < MOST_PANICS {
-        let round = AssertUnwindSafe(keep_once(&engine, &changed, &*clock, &mut renewals)).catch_unwind();
+        let round = AssertUnwindSafe(run_once(&keeper, &changed, &*clock, &mut renewals)).catch_unwind();
         match round.await {
             Ok(ControlFlow::Continue(())) => panics = 0,
             Ok(ControlFlow::Break(())) => return,
@@ -177,36 +175,24 @@ async fn keep(engine: Weak<Engine>, changed: Arc<Notify>, clock: Arc<dyn crate::
             }
         }
     }
-    let Some(engine) = engine.upgrade() else { return };
+    let Some(keeper) = keeper.upgrade() else { return };
     let kept = {
-        let mut state = engine.keeper.lock();
+        let mut state = keeper.lock();
         state.running = false;
         std::mem::take(&mut state.due)
     };
-    kept.into_values().for_each(|tended| tended.abandon());
+    kept.into_values().for_each(|kept| kept.abandon());
 }
 
 /// Begins what is due, and waits until something has happened.
-async fn keep_once(
-    engine: &Weak<Engine>,
+async fn run_once(
+    keeper: &Weak<Keeper>,
     changed: &Notify,
     clock: &dyn crate::Clock,
     renewals: &mut Renewals,
 ) -> ControlFlow<()> {
-    let Some(strong) = engine.upgrade() else { return ControlFlow::Break(()) };
-    let now = clock.monotonic();
-    let pause = {
-        let mut state = strong.keeper.lock();
-        while let Some(first) = state.due.first_entry()
-            && first.key().0 <= now
-        {
-            let ((due, _), tended) = first.remove_entry();
-            if !tended.is_over() {
-                renewals.push(Box::pin(Arc::clone(&strong).tend_guarded(tended, due)));
-            }
-        }
-        state.due.keys().next().map(|(at, _)| at.since(now))
-    };
+    let Some(strong) = keeper.upgrade() else { return ControlFlow::Break(()) };
+    let pause = strong.begin_due(clock.monotonic(), renewals);
     drop(strong);
     tokio::select! {
         biased;

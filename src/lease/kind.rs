@@ -3,18 +3,14 @@
 use super::{
     ended::{State, Watched},
     engine::Engine,
-    flight::{Flight, Intent},
     layout,
-    record::{self, Record},
-    settings,
+    operation::Operation,
+    record, settings,
 };
 use crate::{
     Decoded, Error, Hour, Key, Namespace, Result,
     kind::{Content, Context, Declaration, Entry, Finding, Kind, Object, Swept, Verdict},
-    storage::{
-        Name,
-        cas::{Outcome, Slot},
-    },
+    storage::{Name, cas::Slot},
 };
 use async_trait::async_trait;
 use std::{
@@ -96,73 +92,51 @@ impl Kind for LeaseKind {
     async fn settle(&self, entry: &Entry<'_>, cx: &Context) -> Result<Verdict> {
         let dry_run = cx.dry_run();
         let engine = &self.engine;
-        let key = match self.key(entry).await? {
-            Some(key) => key,
-            None => return Ok(Verdict::Stale),
-        };
-        let cell = engine.cells.get(&Namespace::trusted(&entry.folder.top), &key);
+        let Some(key) = self.key(entry).await? else { return Ok(Verdict::Stale) };
+        let of_key = engine.keys.get(&Namespace::trusted(&entry.folder.top), &key);
         if !dry_run {
             // One time object for all entries of a run: it is written before their records are read.
             engine.backend.stamp_from(entry.hour.end().plus(SETTLED_AFTER)).await?;
         }
         // From before the read until after the swap: nothing of this process comes in between.
-        let core = engine.hold(&cell).await?;
-        let mut flight = Flight::new(engine, &cell, core, Intent::Nothing);
-        let watched =
-            self.watched().get(&cell.slot.name()).and_then(|watched| watched.long_enough(engine.now().moment));
-        engine.read(&cell, flight.core()).await?;
-        let Some(record) = flight.core().record() else { return Ok(Verdict::Stale) };
+        let state = engine.lock_key(&of_key).await?;
+        let mut operation = Operation::new(engine, &of_key, state);
+        let name = of_key.slot.name();
+        let watched = self.watched().get(&name).and_then(|watched| watched.long_enough(engine.now().moment));
+        operation.read().await?;
+        let view = operation.view_now();
         let session = layout::is_session(&entry.folder.top, &key);
-        // The key of a session is never granted again: once it is free, its record is of no use to anybody.
-        let Some(lease) = &record.lease else {
-            return Ok(if session { Verdict::DeleteFirst(vec![cell.slot.name()]) } else { Verdict::Stale });
+        let Some(lease) = view.lease() else {
+            // The key of a session is never granted again: once it is free, its record is of no use to anybody.
+            let delete = session && operation.state().record().is_some();
+            return Ok(if delete { Verdict::DeleteFirst(vec![name]) } else { Verdict::Stale });
         };
         if Hour::of(lease.expires)? > entry.hour {
             return Ok(Verdict::Stale);
         }
-        let there = Watched::new(lease, engine.now().moment, &engine.bounds());
-        if !dry_run && engine.backend.is_on_this_host() {
-            engine.second_look(&mut flight, watched).await?;
+        let there = Watched::new(lease, view.readings.now.moment, &view.bounds());
+        if !dry_run && engine.rules.host {
+            operation.second_look(watched).await?;
         }
-        match engine.judge(flight.core(), engine.now(), watched) {
+        match operation.view_now().state(watched) {
             State::Ended(_) => {}
-            // It looks over, and nobody is asked for the second word.
+            // It looks over, and the second witness is not asked.
             State::MayHaveEnded(_) if dry_run => {}
             _ => {
-                self.watch(cell.slot.name(), there);
+                self.watch(name, there);
                 return Ok(Verdict::Kept);
             }
         }
         if dry_run {
             return Ok(Verdict::Cleared);
         }
-        if let Some(record) = flight.core().record() {
-            engine.may_change(&key, record)?;
+        self.watched().remove(&name);
+        let cleared = operation.clear(watched, true).await;
+        if cleared.is_err() {
+            operation.settled();
+            operation.state().forget();
         }
-        self.watched().remove(&cell.slot.name());
-        let now = engine.now();
-        let epoch = engine.shared.epoch;
-        let build = |base: Option<&Record>, stamp| Record {
-            waiting: None,
-            epoch,
-            ..Record::without_lease(base, stamp, now.wall)
-        };
-        let outcome = flight.attempt(engine.settings.request_timeout, now, build).await;
-        flight.settled();
-        match outcome {
-            Outcome::Won(seen, _) => {
-                flight.core().learn(Some(seen))?;
-                // The next pass finds the record of a session free, and deletes it.
-                Ok(if session { Verdict::Kept } else { Verdict::Cleared })
-            }
-            Outcome::Lost(there) => {
-                flight.core().learn(there)?;
-                Ok(Verdict::Kept)
-            }
-            Outcome::Unknown(error) => {
-                flight.core().forget();
-                Err(error)
-            }
-        }
+        // The next pass finds the record of a session free, and deletes it.
+        Ok(if cleared? && !session { Verdict::Cleared } else { Verdict::Kept })
     }
 }

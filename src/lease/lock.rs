@@ -160,7 +160,7 @@ macro_rules! setters {
             self
         }
 
-        /// A word for whoever looks at the lease; up to 4 KiB.
+        /// A note for people who look at the lease; up to 4 KiB.
         pub fn note(mut self, note: impl Into<Bytes>) -> Self {
             self.wanted.request = self.wanted.request.note(note);
             self

@@ -1,6 +1,9 @@
 //! How a lease was lost: what a holder, an operator and a log are told about it.
 
-use super::{cell::Cell, engine::Engine, record::Record, types::Holder};
+use super::{
+    record::Record,
+    types::{Grant, Holder},
+};
 use crate::{Error, ErrorKind, Fence, Key, LeaseId, clock::Timestamp};
 use serde::Serialize;
 use std::{
@@ -19,12 +22,22 @@ use std::{
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Loss {
-    /// Who has the key now. `None` if the lease ended and nobody took it, as far as is known.
+    /// Who has the key now. `None` if the lease ended and was not taken, as far as is known.
     pub taken_by: Option<Holder>,
     /// The highest fence that is known for the key: the resource will refuse lower ones.
     pub fence: Option<Fence>,
     /// Why it is lost.
     pub reason: LossReason,
+}
+
+/// What became of a lease that was to be renewed.
+#[derive(Debug, Clone)]
+#[must_use = "the lease may be lost: what it protects must be stopped then"]
+pub enum Renewed {
+    /// It is still yours, for another while.
+    Renewed(Grant),
+    /// It is not yours any more. Stop what it protects.
+    Lost(Loss),
 }
 
 /// Why a lease is lost. For programs (serde) it is an object whose `kind` is the name of the variant: `{"kind":"taken"}`.
@@ -66,7 +79,7 @@ pub struct Failing {
 }
 
 impl Loss {
-    /// Nobody is known to have it.
+    /// No other holder is known.
     pub(super) fn new(reason: LossReason, fence: Option<Fence>) -> Self {
         Self { taken_by: None, fence, reason }
     }
@@ -159,8 +172,8 @@ impl Losses {
     /// Of more than these none is asked for again.
     const MOST: usize = 4096;
 
-    /// Whether this one is news.
-    fn is_news(&self, id: LeaseId) -> bool {
+    /// Whether this one was not told of before.
+    pub(super) fn is_news(&self, id: LeaseId) -> bool {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let news = told.ids.insert(id);
         if news {
@@ -172,25 +185,6 @@ impl Losses {
             }
         }
         news
-    }
-}
-
-impl Engine {
-    /// Every loss is counted and logged, once.
-    pub(super) fn tell_loss(&self, cell: &Cell, lost: &Lost) {
-        if !self.losses.is_news(lost.id) {
-            return;
-        }
-        self.counters.lost(1);
-        tracing::warn!(
-            namespace = %cell.slot.namespace,
-            key = %cell.slot.key,
-            owner = lost.owner.as_deref(),
-            fence = lost.fence.map(Fence::get),
-            lease = %lost.id,
-            reason = %lost.loss,
-            "a lease was lost"
-        );
     }
 }
 

@@ -2,21 +2,22 @@
 //!
 //! # What could go wrong
 //! - *The record is fine and only the answer was damaged.* It is read twice, over two connections, and must be the same.
-//! - *Somebody writes it meanwhile* (a holder whose cached version is still good renews it, or a second operator repairs
+//! - *Another process writes it meanwhile* (a holder whose cached version is still good renews it, or a second operator repairs
 //!   it). The new record is a swap on the version that was judged: one of them wins, and the other looks again.
-//! - *Whoever held it still believes in its lease.* The new record carries a lease of nobody's that lasts for as long as
-//!   the old one can have: nobody else is granted the key before, and the holder finds itself lost when it renews.
+//! - *Its holder still believes in its lease.* The new record carries a lease without a holder that lasts for as long as
+//!   the old one can have: the key is not granted before, and the holder finds itself lost when it renews.
 //! - *The fence was in the record.* The new one is above everything that can still be read of the old one, and above
-//!   whatever any machine can have granted until now.
+//!   everything that any machine can have granted until now.
 //! - *A death in between.* The entry of the new lease comes first, then the copy aside, then the swap: what is left is a
 //!   hint too many, or a copy too many.
 
 use super::{
     Leases,
-    cell::Cell,
-    engine::{Change, Engine, Plan, Swapped},
-    flight::{Flight, Intent},
+    engine::Engine,
+    keys::KeyEntry,
     layout,
+    operation::{Operation, Swapped, file},
+    plan::{self, View},
     record::{self, ForcedAway, KeySlot, Lease, Record},
     types::Holder,
     wire,
@@ -24,9 +25,10 @@ use super::{
 use crate::{
     Error, ErrorKind, Fence, Hour, Key, LeaseId, Result, Ttl, WriteId,
     clock::Timestamp,
+    record::{Change, Changed, Patience, Plan},
     storage::{
         Name, Repair,
-        cas::{self, Cas, Outcome, Slot, Stamp},
+        cas::{self, Record as _, Seen, Slot, Stamp},
         in_a_name,
     },
 };
@@ -38,8 +40,8 @@ use std::{sync::Arc, time::Duration};
 /// Fences above this are not taken from a damaged record: one flipped bit must not use up all that are left.
 const HIGHEST_SALVAGED: u64 = (1 << 53) - (1 << 32);
 
-/// The owner of the lease that keeps a mended key closed.
-const CARETAKER: &str = "leasehold fsck";
+/// The owner of the lease that keeps a repaired key closed.
+const QUARANTINE: &str = "leasehold fsck";
 
 const TRIES: u32 = 5;
 
@@ -62,14 +64,14 @@ pub struct Forced {
 pub(super) struct Mended {
     pub(super) aside: Name,
     pub(super) fence: Fence,
-    /// Nobody is granted the key before.
+    /// The key is not granted before.
     pub(super) closed_until: Option<Timestamp>,
     recorded: Name,
 }
 
 /// A record that may be damaged: what can still be read of it is good for nothing but to stay above it.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum MaybeDamaged {
     Readable(Box<Record>),
     Damaged(Damaged),
 }
@@ -89,7 +91,7 @@ pub(super) struct Damaged {
 impl Damaged {
     fn new(body: Bytes, why: String) -> Self {
         let mut message = wire::Record::default();
-        // As far as it goes: whatever comes before the damage stays.
+        // As far as it goes: what comes before the damage stays.
         let _ = message.merge(body.clone());
         let fences = [message.last_fence, message.lease.as_ref().map_or(0, |lease| lease.fence)];
         let fence = fences.into_iter().filter(|fence| *fence < HIGHEST_SALVAGED).max();
@@ -113,7 +115,7 @@ impl Damaged {
     }
 }
 
-impl cas::Record for Found {
+impl cas::Record for MaybeDamaged {
     fn write_id(&self) -> WriteId {
         match self {
             Self::Readable(record) => record.write_id(),
@@ -141,249 +143,258 @@ impl cas::Record for Found {
 pub(super) struct MendSlot(pub(super) KeySlot);
 
 impl Slot for MendSlot {
-    type Record = Found;
+    type Record = MaybeDamaged;
 
     fn name(&self) -> Name {
         self.0.name()
     }
 
-    fn encode(&self, found: &Found) -> Result<Bytes> {
+    fn encode(&self, found: &MaybeDamaged) -> Result<Bytes> {
         match found {
-            Found::Readable(record) => self.0.encode(record),
-            Found::Damaged(_) => Err(Error::corrupt(format!("{} cannot be written as it is", self.name()))),
+            MaybeDamaged::Readable(record) => self.0.encode(record),
+            MaybeDamaged::Damaged(_) => Err(Error::corrupt(format!("{} cannot be written as it is", self.name()))),
         }
     }
 
-    fn decode(&self, body: Bytes) -> Result<Found> {
+    fn decode(&self, body: Bytes) -> Result<MaybeDamaged> {
         Ok(match record::decode(body.clone()) {
-            Ok((key, record)) if key == self.0.key => Found::Readable(Box::new(record)),
-            Ok((key, _)) => Found::Damaged(Damaged::new(body, format!("it is that of another key, {key}"))),
-            Err(why) => Found::Damaged(Damaged::new(body, why)),
+            Ok((key, record)) if key == self.0.key => MaybeDamaged::Readable(Box::new(record)),
+            Ok((key, _)) => MaybeDamaged::Damaged(Damaged::new(body, format!("it is that of another key, {key}"))),
+            Err(why) => MaybeDamaged::Damaged(Damaged::new(body, why)),
         })
     }
 }
 
 impl Leases {
-    /// Takes a lease away from whoever holds it, for an operator who knows better. The fence rises, and the reason is
+    /// Takes a lease away from its holder, for an operator who knows better. The fence rises, and the reason is
     /// written down in the store. `None` if there was nothing to take away.
     ///
     /// Its holder is not asked: it goes on until it next looks after its lease, and only a resource that checks fences is
-    /// safe from it until then. A lease that was granted meanwhile, to somebody else, is left alone.
+    /// safe from it until then. A lease that was granted to another one meanwhile is left alone.
     ///
-    /// A record that cannot be read is moved aside, and the key is free at once: whoever calls this vouches for it that
-    /// nobody holds it any more.
+    /// A record that cannot be read is moved aside, and the key is free at once: the caller vouches that it is
+    /// not held any more.
     pub async fn force_release(&self, key: &Key, reason: &str, by: &str) -> Result<Option<Forced>> {
         self.touch();
-        self.engine.force_release(&self.cell(key), reason, by).await
+        force_release(&self.engine, &self.entry(key), reason, by).await
     }
 }
 
-impl Engine {
-    async fn force_release(self: &Arc<Self>, cell: &Arc<Cell>, reason: &str, by: &str) -> Result<Option<Forced>> {
-        if reason.trim().is_empty() {
-            return Err(Error::invalid("a lease is taken away for a reason: say which"));
+async fn force_release(engine: &Arc<Engine>, entry: &Arc<KeyEntry>, reason: &str, by: &str) -> Result<Option<Forced>> {
+    if reason.trim().is_empty() {
+        return Err(Error::invalid("a lease is taken away for a reason: say which"));
+    }
+    engine.trust_clock().await?;
+    let state = engine.lock_key(entry).await?;
+    let mut operation = Operation::new(engine, entry, state);
+    match operation.read().await {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            drop(operation);
+            let mended = mend(engine, entry, reason, by, Closed::No).await?;
+            return Ok(mended.map(|mended| Forced {
+                taken_from: None,
+                fence: mended.fence,
+                recorded: mended.recorded.to_string(),
+                aside: Some(mended.aside.to_string()),
+            }));
         }
-        self.trust_clock().await?;
-        let core = self.hold(cell).await?;
-        let mut flight = Flight::new(self, cell, core, Intent::Nothing);
-        match self.read(cell, flight.core()).await {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::Corrupt => {
-                drop(flight);
-                let mended = self.mend(cell, reason, by, Closed::No).await?;
-                return Ok(mended.map(|mended| Forced {
-                    taken_from: None,
-                    fence: mended.fence,
-                    recorded: mended.recorded.to_string(),
-                    aside: Some(mended.aside.to_string()),
-                }));
-            }
-            Err(error) => return Err(error),
-        }
-        let Some(lease) = flight.core().record().and_then(|record| record.lease.clone()) else { return Ok(None) };
-        let KeySlot { namespace, key } = &cell.slot;
-        let what = "release_forced";
-        let repair = Repair { what, namespace: Some(namespace), key: Some(key), reason, by, aside: None };
-        let recorded = repair.record(&self.backend).await?;
-        let mut fence = lease.fence;
-        let swapped = self.swap(&mut flight, None, |core, now| {
-            self.believe(now.wall)?;
-            let record = core.record();
-            let there = record.and_then(|record| record.lease.as_ref()).map(|lease| lease.id);
-            if there != Some(lease.id) {
-                return Ok(Plan::Stop(()));
-            }
-            let last = core.fence.max(record.and_then(|record| record.last_fence));
-            fence = Fence::next(last, now.wall, self.shared.max_clock_skew)?;
-            let away = ForcedAway { lease: lease.id, by: shortened(by), reason: shortened(reason) };
-            let forced = Some(Box::new(away));
-            Ok(Plan::write(Change { last_fence: Some(fence), forced, ..Change::free(record) }))
-        });
-        match swapped.await? {
-            Swapped::Won(_) => {}
-            // It was released, or taken over, while we wrote down why.
-            Swapped::Stopped(()) => return Ok(None),
-        }
-        tracing::warn!(%key, owner = &*lease.owner, lease = %lease.id, reason, by, "a lease was taken away by force");
-        cell.queue.wake();
-        let taken_from = Some(Holder::from(&lease));
-        Ok(Some(Forced { taken_from, fence, recorded: recorded.to_string(), aside: None }))
+        Err(error) => return Err(error),
     }
-
-    /// Puts a new record in the place of one that cannot be read. `None` if it can be read, or is not there any more.
-    pub(super) async fn mend(
-        self: &Arc<Self>,
-        cell: &Arc<Cell>,
-        reason: &str,
-        by: &str,
-        closed: Closed,
-    ) -> Result<Option<Mended>> {
-        self.trust_clock().await?;
-        // Nothing of this process comes in between.
-        let mut core = self.hold(cell).await?;
-        let slot = MendSlot(cell.slot.clone());
-        for _ in 0..TRIES {
-            // First, so that it is older than what is read.
-            let time = self.backend.write_time().await?;
-            let Some(seen) = cas::read_twice(&self.backend, &slot).await? else { return Ok(None) };
-            let Found::Damaged(damaged) = seen.record() else { return Ok(None) };
-            let now = self.now().wall;
-            self.believe(now)?;
-            let fence = self.fence_above_all(core.fence.max(damaged.fence), now)?;
-            let closed_until = match closed {
-                Closed::No => None,
-                Closed::WhileSomebodyMayBelieve => self.believed_until(seen.modified(), time, now),
-            };
-            let lease = closed_until.map(|expires| self.caretaker(fence, now, expires, &damaged.why)).transpose()?;
-            let filed = lease.as_ref().map(|lease| Hour::of(lease.expires)).transpose()?;
-            if let (Some(lease), Some(hour)) = (&lease, filed) {
-                let entry = layout::entry(&cell.slot.namespace, &cell.slot.key, hour);
-                self.backend.file(&entry, layout::entry_body(&cell.slot.key, lease.expires)).await?;
-            }
-            let aside = self.set_aside(&cell.slot, damaged.body.clone(), now).await?;
-            let KeySlot { namespace, key } = &cell.slot;
-            let what = "record_moved_aside";
-            let moved = Some(aside.as_str());
-            let repair = Repair { what, namespace: Some(namespace), key: Some(key), reason, by, aside: moved };
-            let recorded = repair.record(&self.backend).await?;
-            let build = |stamp: Stamp| {
-                let mut record = Record::without_lease(None, stamp, now);
-                record.last_fence = Some(fence);
-                record.lease = lease.clone().map(|lease| Lease { beat: stamp.write_id, ..lease });
-                record.hour = filed;
-                Found::Readable(Box::new(record))
-            };
-            if self.swap_in(&slot, seen, build).await? {
-                core.forget();
-                core.fence = core.fence.max(Some(fence));
-                tracing::warn!(%key, %aside, %fence, reason, by, "a record that cannot be read was moved aside");
-                cell.queue.wake();
-                return Ok(Some(Mended { aside, fence, closed_until, recorded }));
-            }
-        }
-        Err(Error::unavailable(format!("the record of {} changes too fast: try again", cell.slot.key)))
+    let Some(lease) = operation.known().lease().cloned() else { return Ok(None) };
+    let KeySlot { namespace, key } = &entry.slot;
+    let what = "release_forced";
+    let repair = Repair { what, namespace: Some(namespace), key: Some(key), reason, by, aside: None };
+    let recorded = repair.record(&engine.backend).await?;
+    let swapped = operation.swap(None, |view| {
+        engine.check_clock(view.readings.now.wall)?;
+        let away = ForcedAway { lease: lease.id, by: shortened(by), reason: shortened(reason) };
+        plan::force_away(view, away)
+    });
+    match swapped.await? {
+        Swapped::Won(_) => {}
+        // It was released, or taken over, while the reason was written down.
+        Swapped::Stopped(()) => return Ok(None),
     }
+    tracing::warn!(%key, owner = &*lease.owner, lease = %lease.id, reason, by, "a lease was taken away by force");
+    entry.queue.wake();
+    let fence = operation.known().fence.unwrap_or(lease.fence);
+    let taken_from = Some(Holder::from(&lease));
+    Ok(Some(Forced { taken_from, fence, recorded: recorded.to_string(), aside: None }))
+}
 
-    /// Whether it was won; lost means that somebody else was faster.
-    async fn swap_in(&self, slot: &MendSlot, base: cas::Seen<Found>, build: impl Fn(Stamp) -> Found) -> Result<bool> {
-        let mut cas = Cas::new(Arc::clone(&self.backend), slot.clone(), Some(base));
-        let mut tries = 0;
-        loop {
-            match cas.attempt((), |_, stamp| build(stamp)).await {
-                Outcome::Won(..) => return Ok(true),
-                Outcome::Lost(_) => return Ok(false),
-                Outcome::Unknown(error) if error.is_retryable() && tries < TRIES => {
-                    self.backend.pause(tries).await;
-                    tries += 1;
-                }
-                Outcome::Unknown(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Above every fence that a record which cannot be read, or is not there, can have had: another machine may have made
-    /// a record where there was none, by what it knew of the store's time.
-    fn fence_above_all(&self, known: Option<Fence>, now: Timestamp) -> Result<Fence> {
-        let skew = self.shared.max_clock_skew;
-        let above = Fence::first(known, self.store_upper(now), skew)?;
-        Fence::first(Some(above), now, skew)
-    }
-
-    /// Until when somebody may believe in a lease that was in a damaged record: its last beat came before the object was
-    /// last written, or then. By the store's stamps alone, as this machine's clock may be wrong; `None` if that is over.
-    fn believed_until(&self, modified: Option<Timestamp>, time: Timestamp, now: Timestamp) -> Option<Timestamp> {
-        let max_ttl = self.shared.max_ttl;
-        let longest = max_ttl + max_ttl / 1000 + self.shared.max_clock_skew;
-        let passed = match (modified, self.backend.stamp_slack()) {
-            (Some(modified), Some(slack)) => time.since(modified).saturating_sub(slack),
-            _ => Duration::ZERO,
-        };
-        let left = longest.saturating_sub(passed).min(max_ttl);
-        (!left.is_zero()).then(|| now.plus(left))
-    }
-
-    /// A lease that nobody has, and that ends by itself.
-    fn caretaker(&self, fence: Fence, now: Timestamp, expires: Timestamp, why: &str) -> Result<Lease> {
-        let left = Duration::from_millis(u64::try_from(expires.since(now).as_millis()).unwrap_or(u64::MAX).max(1));
-        let why = shortened(why);
-        Ok(Lease {
-            id: LeaseId::random(&*self.backend.generator),
-            request_id: None,
-            owner: CARETAKER.into(),
-            process: self.process,
-            note: Some(format!("closed until nobody can believe in the lease that was here: {why}").into()),
-            fence,
-            granted: now,
-            expires: Timestamp::from_millis(expires.as_millis()),
-            ttl: Ttl::new(left)?,
-            beat: WriteId::from([0; 16]),
-            lasts: Some(left),
-            boot: self.boot_at(self.now().moment),
-        })
-    }
-
-    /// A copy under a name that says when, and that no listing of keys comes by.
-    async fn set_aside(&self, slot: &KeySlot, body: Bytes, now: Timestamp) -> Result<Name> {
-        let id = WriteId::random(&*self.backend.generator);
-        let name = layout::aside(&slot.namespace, &slot.key, &in_a_name(now), id);
-        let put = self.backend.put_fresh(&name, body, self.backend.bulk_timeout).await;
-        put.map_err(|error| error.while_doing("nothing was changed, as no copy could be made"))?;
-        Ok(name)
-    }
-
-    /// Makes a record that nobody holds for a key that has none. `None` if somebody was faster.
-    pub(super) async fn make_record(
-        self: &Arc<Self>,
-        cell: &Arc<Cell>,
-        reason: &str,
-        by: &str,
-    ) -> Result<Option<Fence>> {
-        self.trust_clock().await?;
-        let core = self.hold(cell).await?;
-        let mut flight = Flight::new(self, cell, core, Intent::Nothing);
-        self.read(cell, flight.core()).await?;
-        if flight.core().record().is_some() {
+/// Puts a new record in the place of one that cannot be read. `None` if it can be read, or is not there any more.
+pub(super) async fn mend(
+    engine: &Arc<Engine>,
+    entry: &Arc<KeyEntry>,
+    reason: &str,
+    by: &str,
+    closed: Closed,
+) -> Result<Option<Mended>> {
+    engine.trust_clock().await?;
+    // Nothing of this process comes in between.
+    let mut state = engine.lock_key(entry).await?;
+    for _ in 0..TRIES {
+        // First, so that it is older than what is read.
+        let time = engine.backend.write_time().await?;
+        let Some(seen) = cas::read_twice(&engine.backend, &MendSlot(entry.slot.clone())).await? else {
             return Ok(None);
+        };
+        let MaybeDamaged::Damaged(damaged) = seen.record() else { return Ok(None) };
+        let view = engine.view(state.facts(), engine.now());
+        let replacement = Replacement::new(engine, &view, damaged, seen.modified(), time, closed)?;
+        if let Some((mended, reason)) = replacement.write(engine, entry, seen, reason, by).await? {
+            state.forget();
+            state.fence = state.fence.max(Some(mended.fence));
+            let (key, aside, fence) = (&entry.slot.key, &mended.aside, mended.fence);
+            tracing::warn!(%key, %aside, %fence, reason, by, "a record that cannot be read was moved aside");
+            entry.queue.wake();
+            return Ok(Some(mended));
         }
-        let KeySlot { namespace, key } = &cell.slot;
-        let repair =
-            Repair { what: "record_made", namespace: Some(namespace), key: Some(key), reason, by, aside: None };
-        repair.record(&self.backend).await?;
-        let mut made = None;
-        let swapped = self.swap(&mut flight, None, |core, now| {
-            self.believe(now.wall)?;
-            if core.record().is_some() {
-                return Ok(Plan::Stop(()));
-            }
-            let fence = self.fence_above_all(core.fence, now.wall)?;
-            made = Some(fence);
-            Ok(Plan::write(Change { last_fence: Some(fence), ..Change::free(None) }))
-        });
-        Ok(match swapped.await? {
-            Swapped::Won(_) => made,
-            Swapped::Stopped(()) => None,
-        })
     }
+    Err(Error::unavailable(format!("the record of {} changes too fast: try again", entry.slot.key)))
+}
+
+/// What takes the place of a record that cannot be read.
+struct Replacement {
+    fence: Fence,
+    closed_until: Option<Timestamp>,
+    lease: Option<Lease>,
+    now: Timestamp,
+}
+
+impl Replacement {
+    fn new(
+        engine: &Engine,
+        view: &View<'_>,
+        damaged: &Damaged,
+        modified: Option<Timestamp>,
+        time: Timestamp,
+        closed: Closed,
+    ) -> Result<Self> {
+        let now = view.readings.now.wall;
+        engine.check_clock(now)?;
+        let fence = view.fence_above_all(view.facts.fence.max(damaged.fence))?;
+        let closed_until = match closed {
+            Closed::No => None,
+            Closed::WhileSomebodyMayBelieve => believed_until(view, modified, time),
+        };
+        let id = LeaseId::random(&*engine.backend.generator);
+        let lease = closed_until.map(|expires| quarantine_lease(view, id, fence, expires, &damaged.why)).transpose()?;
+        Ok(Self { fence, closed_until, lease, now })
+    }
+
+    /// Files the entry of its lease, keeps a copy of what is there, and puts it in its place. `None` if another write came
+    /// first.
+    async fn write<'a>(
+        self,
+        engine: &Arc<Engine>,
+        entry: &KeyEntry,
+        seen: Seen<MaybeDamaged>,
+        reason: &'a str,
+        by: &str,
+    ) -> Result<Option<(Mended, &'a str)>> {
+        let MaybeDamaged::Damaged(damaged) = seen.record() else { return Ok(None) };
+        let filed = self.lease.as_ref().map(|lease| Hour::of(lease.expires)).transpose()?;
+        if let (Some(lease), Some(hour)) = (&self.lease, filed) {
+            file(engine, &entry.slot, hour, lease.expires).await?;
+        }
+        let aside = set_aside(engine, &entry.slot, damaged.body.clone(), self.now).await?;
+        let KeySlot { namespace, key } = &entry.slot;
+        let (what, moved) = ("record_moved_aside", Some(aside.as_str()));
+        let repair = Repair { what, namespace: Some(namespace), key: Some(key), reason, by, aside: moved };
+        let recorded = repair.record(&engine.backend).await?;
+        let (fence, closed_until) = (self.fence, self.closed_until);
+        let based_on = seen.record().write_id();
+        let patience = Patience { within: engine.operation_timeout(), conflicts: 2 };
+        let slot = MendSlot(entry.slot.clone());
+        let mut change = Change::new(&engine.backend, slot, Some(Arc::new(seen)), patience);
+        let changed = change.run(|there, stamp| {
+            let unchanged = there.is_some_and(|there| there.record().write_id() == based_on);
+            let record = || MaybeDamaged::Readable(Box::new(self.record(stamp, filed)));
+            Ok(((), if unchanged { Plan::Write(record()) } else { Plan::Stop(()) }))
+        });
+        let won = matches!(changed.await?, Changed::Won(..));
+        Ok(won.then_some((Mended { aside, fence, closed_until, recorded }, reason)))
+    }
+
+    fn record(&self, stamp: Stamp, filed: Option<Hour>) -> Record {
+        let mut record = Record::without_lease(None, stamp, self.now);
+        record.last_fence = Some(self.fence);
+        record.lease = self.lease.clone().map(|lease| Lease { beat: stamp.write_id, ..lease });
+        record.hour = filed;
+        record
+    }
+}
+
+/// Until when a lease may be believed in that was in a damaged record: its last beat came before the object was last
+/// written, or then. By the store's stamps alone, as this machine's clock may be wrong; `None` if that is over.
+fn believed_until(view: &View<'_>, modified: Option<Timestamp>, time: Timestamp) -> Option<Timestamp> {
+    let max_ttl = view.rules.max_ttl;
+    let longest = max_ttl + max_ttl / 1000 + view.rules.max_clock_skew;
+    let passed = match (modified, view.readings.stamp_slack) {
+        (Some(modified), Some(slack)) => time.since(modified).saturating_sub(slack),
+        _ => Duration::ZERO,
+    };
+    let left = longest.saturating_sub(passed).min(max_ttl);
+    (!left.is_zero()).then(|| view.readings.now.wall.plus(left))
+}
+
+/// A lease without a holder, which ends by itself.
+fn quarantine_lease(view: &View<'_>, id: LeaseId, fence: Fence, expires: Timestamp, why: &str) -> Result<Lease> {
+    let now = view.readings.now.wall;
+    let left = Duration::from_millis(u64::try_from(expires.since(now).as_millis()).unwrap_or(u64::MAX).max(1));
+    let why = shortened(why);
+    Ok(Lease {
+        id,
+        request_id: None,
+        owner: QUARANTINE.into(),
+        process: view.rules.process,
+        note: Some(format!("closed until nobody can believe in the lease that was here: {why}").into()),
+        fence,
+        granted: now,
+        expires: Timestamp::from_millis(expires.as_millis()),
+        ttl: Ttl::new(left)?,
+        beat: WriteId::from([0; 16]),
+        lasts: Some(left),
+        boot: view.boot(),
+    })
+}
+
+/// A copy under a name that says when, and that no listing of keys comes by.
+async fn set_aside(engine: &Engine, slot: &KeySlot, body: Bytes, now: Timestamp) -> Result<Name> {
+    let id = WriteId::random(&*engine.backend.generator);
+    let name = layout::aside(&slot.namespace, &slot.key, &in_a_name(now), id);
+    let put = engine.backend.put_fresh(&name, body, engine.backend.bulk_timeout).await;
+    put.map_err(|error| error.while_doing("nothing was changed, as no copy could be made"))?;
+    Ok(name)
+}
+
+/// Makes a free record for a key that has none. `None` if another process was faster.
+pub(super) async fn make_record(
+    engine: &Arc<Engine>,
+    entry: &Arc<KeyEntry>,
+    reason: &str,
+    by: &str,
+) -> Result<Option<Fence>> {
+    engine.trust_clock().await?;
+    let state = engine.lock_key(entry).await?;
+    let mut operation = Operation::new(engine, entry, state);
+    operation.read().await?;
+    if operation.known().record().is_some() {
+        return Ok(None);
+    }
+    let KeySlot { namespace, key } = &entry.slot;
+    let repair = Repair { what: "record_made", namespace: Some(namespace), key: Some(key), reason, by, aside: None };
+    repair.record(&engine.backend).await?;
+    let swapped = operation.swap(None, |view| {
+        engine.check_clock(view.readings.now.wall)?;
+        plan::make_free(view)
+    });
+    Ok(match swapped.await? {
+        Swapped::Won(_) => operation.known().record().and_then(|record| record.last_fence),
+        Swapped::Stopped(()) => None,
+    })
 }
 
 /// So much of a text as a record has room for.
@@ -391,7 +402,7 @@ fn shortened(text: &str) -> String {
     text.chars().take(500).collect()
 }
 
-/// Whether a mended key stays closed for a while.
+/// Whether a repaired key stays closed for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Closed {
     No,

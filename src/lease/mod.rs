@@ -4,27 +4,33 @@
 //! lock service can prevent that. So every grant carries a [`Fence`](crate::Fence) that is higher than all before it,
 //! and what the lease protects must refuse a fence that is lower than one that it has seen.
 
-mod cell;
+mod acquire;
 mod check;
 mod counters;
 mod election;
 pub(crate) mod ended;
 mod engine;
 mod filed;
-mod flight;
+mod get;
 mod guard;
-mod judge;
 mod keeper;
+mod keys;
 mod kind;
 mod late;
 pub(crate) mod layout;
-mod line;
 mod lock;
 mod loss;
+mod mark;
 mod mend;
+mod operation;
+pub(crate) mod plan;
+mod queue;
 pub(crate) mod record;
 mod release;
+mod renew;
 mod settings;
+mod state;
+mod tell;
 mod terms;
 mod tries;
 mod turn;
@@ -41,16 +47,16 @@ pub use guard::Guard;
 pub(crate) use kind::{DECLARATION, LeaseKind};
 pub(crate) use lock::default_owner;
 pub use lock::{Lock, LockFuture, TryLock};
-pub use loss::{Failing, Loss, LossReason};
+pub use loss::{Failing, Loss, LossReason, Renewed};
 pub use mend::Forced;
 pub use settings::MAX_TTL;
 pub(crate) use settings::{LeaseSettings, Shared};
 pub(crate) use terms::Terms;
 pub(crate) use turn::LeaseTurn;
-pub use types::{Acquired, Grant, Held, Holder, Renewed, Request, Status};
+pub use types::{Acquired, Grant, Held, Holder, Request, Status};
 pub use watch::Watch;
 
-use self::{cell::Cell, ended::Watched, judge::status, record::KeySlot};
+use self::{ended::Watched, engine::status, keys::KeyEntry, record::KeySlot};
 use crate::{
     Key, LeaseId, Namespace, Result, Ttl,
     storage::{
@@ -107,18 +113,18 @@ impl Leases {
         Self { engine, namespace }
     }
 
-    fn cell(&self, key: &Key) -> Arc<Cell> {
-        self.engine.cells.get(&self.namespace, key)
+    fn entry(&self, key: &Key) -> Arc<KeyEntry> {
+        self.engine.keys.get(&self.namespace, key)
     }
 
     #[cfg(feature = "_internals")]
     pub(crate) fn look_up(&self, key: &Key) {
-        self.cell(key);
+        self.entry(key);
     }
 
-    /// A grant knows its own namespace, whichever it is handed to.
-    fn cell_of(&self, grant: &Grant) -> Arc<Cell> {
-        self.engine.cells.get(&grant.namespace, &grant.key)
+    /// A grant knows its own namespace, which may be another one.
+    fn entry_of(&self, grant: &Grant) -> Arc<KeyEntry> {
+        self.engine.keys.get(&grant.namespace, &grant.key)
     }
 
     fn touch(&self) {
@@ -134,21 +140,21 @@ impl Leases {
     /// Dropped in the middle of its write, it leaves a task behind that finds out what became of it and frees a lease
     /// that nobody wants. One with a [request id](Request::request_id) is left to be asked for again.
     pub async fn acquire(&self, key: &Key, request: &Request) -> Result<Acquired> {
-        self.engine.allow_request(request)?;
+        self.engine.limits.allow_request(request)?;
         self.touch();
-        self.engine.acquire(&self.cell(key), request).await
+        acquire::acquire(&self.engine, &self.entry(key), request).await
     }
 
     /// Waits for the lease, for at most `wait`.
     ///
     /// Those who wait in one process are served in their order, one of them looking after the key for all; a release
-    /// in this process hands over in a single write. Whoever waits in other processes gets a turn as well.
+    /// in this process hands over in a single write. Waiters in other processes get a turn as well.
     pub async fn acquire_within(&self, key: &Key, request: &Request, wait: Duration) -> Result<Acquired> {
-        self.engine.allow_request(request)?;
+        self.engine.limits.allow_request(request)?;
         self.touch();
-        let cell = self.cell(key);
+        let entry = self.entry(key);
         let deadline = self.engine.now().moment.plus(wait);
-        self.engine.acquire_within(&cell, request, deadline).await
+        wait::acquire_within(&self.engine, &entry, request, deadline).await
     }
 
     /// Waits for the lease, for at most `wait` (tries once if that is zero), and keeps it alive from then on. For callers
@@ -167,42 +173,42 @@ impl Leases {
 
     /// Keeps a lease alive that was acquired without a guard.
     pub fn guard(&self, grant: Grant, max_hold: Option<Duration>) -> Guard {
-        Guard::new(&self.engine, &self.cell_of(&grant), grant, max_hold)
+        Guard::new(&self.engine, &self.entry_of(&grant), grant, max_hold)
     }
 
-    /// Renews a lease for its time to live from now. One that has ended is lost, even if nobody took it.
+    /// Renews a lease for its time to live from now. One that has ended is lost, even if it was not taken.
     ///
     /// When the outcome is unknown, go on believing in the old grant until it ends, and try again.
     pub async fn renew(&self, grant: &Grant) -> Result<Renewed> {
         self.touch();
-        self.engine.renew(&self.cell_of(grant), grant.id, None, Some(grant)).await
+        renew::renew(&self.engine, &self.entry_of(grant), grant.id, None, Some(grant)).await
     }
 
     /// Renews a lease by its id, for callers that keep nothing but that; `ttl` replaces its time to live, within the limits
     /// of the store.
     pub async fn renew_by_id(&self, key: &Key, id: LeaseId, ttl: Option<Duration>) -> Result<Renewed> {
         let ttl = ttl.map(Ttl::new).transpose()?;
-        ttl.map_or(Ok(()), |ttl| self.engine.allow(ttl))?;
+        ttl.map_or(Ok(()), |ttl| self.engine.limits.allow(ttl))?;
         self.touch();
-        self.engine.renew(&self.cell(key), id, ttl, None).await
+        renew::renew(&self.engine, &self.entry(key), id, ttl, None).await
     }
 
     /// Gives a lease back. Giving back what one does not have is fine.
     pub async fn release(&self, grant: &Grant) -> Result<()> {
         self.touch();
-        self.engine.release(&self.cell_of(grant), grant.id).await
+        release::release(&self.engine, &self.entry_of(grant), grant.id).await
     }
 
     /// Gives a lease back by its id.
     pub async fn release_by_id(&self, key: &Key, id: LeaseId) -> Result<()> {
         self.touch();
-        self.engine.release(&self.cell(key), id).await
+        release::release(&self.engine, &self.entry(key), id).await
     }
 
     /// What there is now. A lease that has ended is cleared on the way.
     pub async fn get(&self, key: &Key) -> Result<Status> {
         self.touch();
-        self.engine.get(&self.cell(key)).await
+        get::get(&self.engine, &self.entry(key)).await
     }
 
     /// What there is now, without writing anything. Not activity: for operators and their tools.
@@ -210,7 +216,7 @@ impl Leases {
         Ok(self.peek_watched(key, None).await?.0)
     }
 
-    /// The same, knowing a beat that was watched for long enough; and the beat that is there.
+    /// A [`peek`](Self::peek) that knows a beat which was watched; also says which beat is there.
     async fn peek_watched(&self, key: &Key, watched: Option<Watched>) -> Result<(Status, Option<Watched>)> {
         let slot = KeySlot { namespace: self.namespace.clone(), key: key.clone() };
         let engine = &self.engine;

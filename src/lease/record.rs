@@ -27,7 +27,7 @@ const CHECKSUM_SIZE: usize = 5;
 /// The longest note that an owner may leave.
 pub(crate) const LONGEST_NOTE: usize = 4096;
 
-/// Somebody holds, or held, the key.
+/// A lease on the key, alive or ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Lease {
     pub(crate) id: LeaseId,
@@ -40,7 +40,7 @@ pub(crate) struct Lease {
     pub(crate) granted: Timestamp,
     pub(crate) expires: Timestamp,
     pub(crate) ttl: Ttl,
-    /// The write id of the last grant or renewal: by it a holder recognises its own write under somebody's mark.
+    /// The write id of the last grant or renewal: by it a holder recognises its own write under the mark of another process.
     pub(crate) beat: WriteId,
     /// How long anybody may believe in it from its last beat on; a format 1 lease does not say.
     pub(crate) lasts: Option<Duration>,
@@ -70,7 +70,7 @@ pub(crate) struct ForcedAway {
     pub(crate) reason: String,
 }
 
-/// Somebody waits and asks for a turn.
+/// A process waits and asks for a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) process: ProcessId,
@@ -102,7 +102,7 @@ impl Record {
     /// received the base, if that is known.
     ///
     /// It keeps its format, so that a holder which knows only that one can go on renewing, and a later one than ours, so
-    /// that whoever forgets to ask finds that it cannot be written.
+    /// that an operation which forgets to check fails to write it.
     pub(crate) fn after(base: Option<&Self>, modified: Option<Timestamp>, stamp: Stamp, now: Timestamp) -> Self {
         let lease = base.and_then(|base| base.lease.clone());
         let beat_stamp = base.and_then(|base| base.beat_stamp).or(modified).filter(|_| lease.is_some());
@@ -227,6 +227,45 @@ pub(crate) fn encode(key: &Key, record: &Record) -> Bytes {
     body.freeze()
 }
 
+fn fence(number: u64) -> std::result::Result<Fence, String> {
+    Fence::new(number).map_err(|error| error.to_string())
+}
+
+/// A time that the clock cannot count must not come back as another one.
+fn time(name: &str, millis: i64) -> std::result::Result<Timestamp, String> {
+    Some(Timestamp::from_millis(millis))
+        .filter(|at| at.as_millis() == millis)
+        .ok_or_else(|| format!("the time of its {name} is {millis} ms since 1970, which no clock shows"))
+}
+
+fn id(name: &str, bytes: &Bytes) -> std::result::Result<[u8; 16], String> {
+    <[u8; 16]>::try_from(bytes.as_ref()).map_err(|_| format!("its {name} is no id"))
+}
+
+fn decode_lease(lease: wire::Lease) -> std::result::Result<Lease, String> {
+    let text = |error: Error| error.to_string();
+    let expires = time("expiry", lease.expires_ms)?;
+    // What cannot be filed was never granted.
+    Hour::of(expires).map_err(text)?;
+    Ok(Lease {
+        id: id("lease", &lease.id)?.into(),
+        request_id: lease.request_id,
+        owner: lease.owner.into(),
+        process: id("process", &lease.process)?.into(),
+        note: lease.note,
+        fence: fence(lease.fence)?,
+        granted: time("grant", lease.granted_ms)?,
+        expires,
+        ttl: Ttl::new(Duration::from_millis(lease.ttl_ms)).map_err(text)?,
+        beat: id("beat", &lease.beat)?.into(),
+        lasts: lease.lasts_ms.map(Duration::from_millis),
+        boot: match lease.boot {
+            None => None,
+            Some(boot) => Some(Boot { id: id("boot", &boot.id)?.into(), at: Duration::from_millis(boot.at_ms) }),
+        },
+    })
+}
+
 /// Everything that a record must be; what it is not is said in a few words.
 pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> {
     let Some(length) = body.len().checked_sub(CHECKSUM_SIZE) else {
@@ -239,7 +278,7 @@ pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> 
     let message = wire::Record::decode(body.clone()).map_err(|error| error.to_string())?;
     let text = |error: Error| error.to_string();
     let fence = |number| Fence::new(number).map_err(text);
-    let lease = message.lease.map(lease_from_wire).transpose()?;
+    let lease = message.lease.map(decode_lease).transpose()?;
     let waiting = match message.waiting {
         None => None,
         Some(mark) => Some(Mark {
@@ -247,6 +286,14 @@ pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> 
             since: time("mark", mark.since_ms)?,
             interval: Duration::from_millis(mark.interval_ms),
         }),
+    };
+    let forced = match message.forced {
+        None => None,
+        Some(forced) => Some(Box::new(ForcedAway {
+            lease: id("lease that was taken away", &forced.lease)?.into(),
+            by: forced.by,
+            reason: forced.reason,
+        })),
     };
     let record = Record {
         format: message.format,
@@ -258,14 +305,7 @@ pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> 
         written: time("writing", message.written_ms)?,
         hour: if message.hour == 0 { None } else { Some(Hour::from_number(message.hour).map_err(text)?) },
         beat_stamp: message.beat_stamp_us.map(Timestamp::from_micros),
-        forced: match message.forced {
-            None => None,
-            Some(forced) => Some(Box::new(ForcedAway {
-                lease: id("lease that was taken away", &forced.lease)?.into(),
-                by: forced.by,
-                reason: forced.reason,
-            })),
-        },
+        forced,
         epoch: message.epoch,
     };
     if record.lease.as_ref().is_some_and(|lease| Some(lease.fence) > record.last_fence) {

@@ -1,154 +1,217 @@
-//! Giving a lease back, or on: a release with somebody waiting in this process is a grant to them, in one write.
+//! Giving a lease back, or on: a release with a waiter in this process is a grant to it, in one write. Also what
+//! is done about writes of dropped operations, which may have granted a lease that has no caller any more.
 
 use super::{
-    cell::{Cell, Core},
-    engine::{Change, Engine, Now, Plan, Swapped},
-    flight::{Flight, Intent},
-    wait::Waiter,
+    engine::Engine,
+    keys::{HandOver, KeyEntry},
+    late::{free_late, is_late},
+    operation::{Doubt, Intent, Operation, Swapped},
+    plan::{self, Now, Wanted},
+    record::{KeySlot, Record},
+    state::KeyState,
 };
-use crate::{ErrorKind, LeaseId, Result, Ttl};
+use crate::{
+    ErrorKind, LeaseId, Result, Ttl,
+    record::{InFlight, Settled, Unchanged, settle},
+    storage::cas::{Seen, Stamp},
+};
+use futures_util::{FutureExt, future::BoxFuture};
 use std::{sync::Arc, time::Duration};
 
-/// Of local hand-overs while another process's mark stands.
+/// How many local hand-overs in a row are allowed while another process waits.
 const MAX_TURNS: u32 = 16;
 
 /// The longest that a process stays back for another one's mark.
 const LONGEST_STAY_BACK: Duration = Duration::from_secs(10);
 
-impl Engine {
-    /// Frees a lease, or hands it to whoever of this process waits longest. Done when the record does not carry it.
-    pub(super) async fn release(self: &Arc<Self>, cell: &Arc<Cell>, id: LeaseId) -> Result<()> {
-        let core = self.hold_first(cell).await?;
-        let mut flight = Flight::new(self, cell, core, Intent::Release(id));
-        let mine =
-            |core: &Core| core.record().and_then(|record| record.lease.as_ref()).is_some_and(|lease| lease.id == id);
-        if !mine(flight.core()) {
-            self.read(cell, flight.core()).await?;
-        }
-        self.release_held(flight, id).await
+/// Frees a lease, or hands it to the one of this process that waits longest. Done when the record does not carry it.
+pub(super) async fn release(engine: &Arc<Engine>, entry: &Arc<KeyEntry>, id: LeaseId) -> Result<()> {
+    let state = engine.lock_key_first(entry).await?;
+    let mut operation = Operation::new(engine, entry, state).intends(Intent::Release(id), resolve_doubt);
+    if operation.known().lease().is_none_or(|lease| lease.id != id) {
+        operation.read().await?;
     }
+    release_locked(operation, id).await
+}
 
-    pub(super) async fn release_held(self: &Arc<Self>, mut flight: Flight, id: LeaseId) -> Result<()> {
-        let marked = flight.core().record().is_some_and(|record| record.waiting.is_some());
-        let may_hand_over = self.believe(self.now().wall).is_ok() && !(marked && flight.core().turns >= MAX_TURNS);
-        self.release_to(flight, id, may_hand_over).await
-    }
+async fn release_locked(operation: Operation, id: LeaseId) -> Result<()> {
+    let known = operation.known();
+    let marked = known.record().is_some_and(|record| record.waiting.is_some());
+    let clock = operation.engine.check_clock(operation.engine.now().wall);
+    let may_hand_over = clock.is_ok() && !(marked && known.turns >= MAX_TURNS);
+    release_to(operation, id, may_hand_over).await
+}
 
-    async fn release_to(self: &Arc<Self>, mut flight: Flight, id: LeaseId, may_hand_over: bool) -> Result<()> {
-        let cell = Arc::clone(&flight.cell);
-        let next = LeaseId::random(&*self.backend.generator);
-        if let Some(waiter) = may_hand_over.then(|| cell.queue.pop(next)).flatten() {
-            flight.intent = Intent::HandOver { from: id, waiter: Some(waiter) };
+async fn release_to(mut operation: Operation, id: LeaseId, may_hand_over: bool) -> Result<()> {
+    let (engine, entry) = (Arc::clone(&operation.engine), Arc::clone(&operation.entry));
+    let next = LeaseId::random(&*engine.backend.generator);
+    let next = match may_hand_over.then(|| HandOver::to_next(&entry, next)).flatten() {
+        Some(to) => {
+            let wanted = to.wanted().map(|(request, id)| (request.clone(), id));
+            operation.intent = Intent::HandOver { from: id, to };
+            wanted
         }
-        let ttl = match flight.intent.waiter() {
-            Some(waiter) => self.clamp(waiter.request.ttl_or_default()?)?,
-            None => Ttl::new(self.shared.max_ttl)?,
+        None => None,
+    };
+    let ttl = match &next {
+        Some((request, _)) => engine.limits.clamp(request.ttl_or_default()?)?,
+        None => Ttl::new(engine.rules.max_ttl)?,
+    };
+    let mut removed = None;
+    let swapped = operation.swap(None, |view| {
+        let Some((request, id_of_next)) = &next else {
+            removed = view.facts.record.and_then(|record| record.waiting);
+            return plan::release(view, id, None);
         };
-        let mut removed = None;
-        let next = flight.intent.waiter().map(|waiter| (waiter.request.clone(), waiter.id));
-        let swapped = self.swap(&mut flight, None, |core, now| {
-            let record = core.record();
-            let Some(lease) = record.and_then(|record| record.lease.as_ref()).filter(|lease| lease.id == id) else {
-                return Ok(Plan::Stop(()));
-            };
-            // Renewed by a clone of this machine, which believes in it: not ours to give back any more.
-            if lease.request_id.is_none() && lease.process == self.process && !core.is_own(lease) {
-                return Ok(Plan::Stop(()));
-            }
-            let waiting = record.and_then(|record| record.waiting);
-            if let Some((request, next)) = &next {
-                // Asked again with every try: the clock may have been set meanwhile, and what is handed over is granted.
-                self.believe(now.wall)?;
-                let lease = self.new_lease(core, now, request, ttl, *next)?;
-                let last_fence = Some(lease.fence);
-                return Ok(Plan::write(Change { beats: true, lease: Some(lease), waiting, last_fence, forced: None }));
-            }
-            removed = waiting;
-            Ok(Plan::write(Change::free(record)))
-        });
-        let swapped = swapped.await;
-        match (swapped, flight.take_waiter()) {
-            (Ok(Swapped::Won(now)), Some(waiter)) => {
-                if flight.core().record().is_some_and(|record| record.waiting.is_some()) {
-                    flight.core().turns += 1;
+        // With every attempt: the clock may have been set meanwhile, and what is handed over is granted.
+        engine.check_clock(view.readings.now.wall)?;
+        plan::release(view, id, Some(Wanted { request, ttl, id: *id_of_next }))
+    });
+    match swapped.await {
+        Ok(Swapped::Won(now)) => {
+            engine.counters.released(1);
+            match operation.hand_over() {
+                Some(to) => {
+                    if operation.known().record().is_some_and(|record| record.waiting.is_some()) {
+                        operation.state().turns += 1;
+                    }
+                    engine.counters.handed_over(1);
+                    engine.counters.granted(1);
+                    deliver(&mut operation, to, now, ttl);
                 }
-                self.counters.released(1);
-                self.counters.handed_over(1);
-                self.counters.granted(1);
-                self.deliver(&mut flight, waiter, now, ttl);
-            }
-            (Ok(Swapped::Won(now)), None) => {
-                self.counters.released(1);
-                if let Some(mark) = removed.filter(|mark| mark.process != self.process) {
-                    let pause = (2 * mark.interval).min(LONGEST_STAY_BACK);
-                    flight.core().stay_back = Some(now.moment.plus(pause));
+                None => {
+                    if let Some(mark) = removed.filter(|mark| mark.process != engine.rules.process) {
+                        let pause = (2 * mark.interval).min(LONGEST_STAY_BACK);
+                        operation.state().stay_back = Some(now.moment.plus(pause));
+                    }
+                    operation.state().turns = 0;
+                    entry.queue.wake();
                 }
-                flight.core().turns = 0;
-                cell.queue.wake();
             }
-            (Ok(Swapped::Stopped(())), waiter) => {
-                waiter.into_iter().for_each(|waiter| cell.queue.put_back(waiter));
-                cell.queue.wake();
-            }
-            (Err(error), waiter) => {
-                // In doubt the flight finds out, and the waiter goes with it; else the flight puts it back in line.
-                if waiter.is_some() {
-                    flight.intent = Intent::HandOver { from: id, waiter };
-                }
-                if error.kind() != ErrorKind::Clock || flight.is_in_doubt() {
-                    return Err(error);
-                }
-                // Nothing is handed over by a wrong clock, but giving back goes on.
-                flight.take_waiter().into_iter().for_each(|waiter| cell.queue.put_back(waiter));
-                flight.intent = Intent::Release(id);
-                return Box::pin(self.release_to(flight, id, false)).await;
-            }
+            Ok(())
         }
-        Ok(())
-    }
-
-    /// Gives a waiter what was won for it; a lease that nobody takes is freed again.
-    pub(super) fn deliver(self: &Arc<Self>, flight: &mut Flight, waiter: Waiter, now: Now, ttl: Ttl) {
-        let cell = Arc::clone(&flight.cell);
-        let keep = waiter.request.request_id.is_some();
-        let Some(lease) = flight.core().record().and_then(|record| record.lease.clone()) else { return };
-        let grant = self.grant(&cell, flight.core(), &lease, now.moment, ttl, None);
-        if let Err(grant) = waiter.grant.send(grant)
-            && !keep
-        {
-            self.release_soon(&cell, grant.id);
+        Ok(Swapped::Stopped(())) => {
+            drop(operation.hand_over());
+            operation.intent = Intent::Release(id);
+            entry.queue.wake();
+            Ok(())
         }
-        cell.queue.wake();
+        // Nothing is handed over by a wrong clock, but giving back goes on.
+        Err(error) if error.kind() == ErrorKind::Clock && !operation.is_in_doubt() => {
+            operation.intent = Intent::Release(id);
+            Box::pin(release_to(operation, id, false)).await
+        }
+        // In doubt, the hand-over is settled in the background; else the waiter is put back when the operation is dropped.
+        Err(error) => Err(error),
     }
+}
 
-    /// Releases in a task of its own, for whoever cannot wait for it.
-    pub(super) fn release_soon(self: &Arc<Self>, cell: &Arc<Cell>, id: LeaseId) {
-        let (engine, released) = (Arc::clone(self), Arc::clone(cell));
-        self.retry_soon(cell, move || {
-            let (engine, released) = (Arc::clone(&engine), Arc::clone(&released));
-            async move { engine.release(&released, id).await }
-        });
-    }
-
-    /// Frees a lease in a task of its own, again and again until that has worked.
-    pub(super) fn retry_soon<F>(self: &Arc<Self>, cell: &Arc<Cell>, free: impl Fn() -> F + Send + 'static)
-    where
-        F: Future<Output = Result<()>> + Send,
+/// Gives a waiter what was won for it; a lease that it does not take any more is freed again.
+fn deliver(operation: &mut Operation, to: HandOver, now: Now, ttl: Ttl) {
+    let keep = to.wanted().is_some_and(|(request, _)| request.request_id.is_some());
+    let Some(lease) = operation.known().lease().cloned() else { return };
+    let grant = operation.make_grant(&lease, now.moment, ttl, None);
+    if let Err(grant) = to.deliver(grant)
+        && !keep
     {
-        let (engine, cell) = (Arc::clone(self), Arc::clone(cell));
-        let freeing = async move {
-            // For as long as the longest lease could still be there.
-            let give_up = engine.now().moment.plus(engine.shared.max_ttl);
-            let mut retries = 0;
-            while let Err(error) = free().await {
-                if !error.is_retryable() || engine.now().moment >= give_up {
-                    tracing::warn!(key = %cell.slot.key, %error, "a lease that nobody wants could not be released: it will expire");
-                    return;
+        release_soon(&operation.engine, &operation.entry, grant.id);
+    }
+    operation.entry.queue.wake();
+}
+
+/// Releases in a task of its own, for those who cannot wait for it.
+pub(super) fn release_soon(engine: &Arc<Engine>, entry: &Arc<KeyEntry>, id: LeaseId) {
+    let (releasing, released) = (Arc::clone(engine), Arc::clone(entry));
+    engine.retry_soon(entry, move || {
+        let (engine, entry) = (Arc::clone(&releasing), Arc::clone(&released));
+        async move { release(&engine, &entry, id).await }
+    });
+}
+
+/// Settles a write that nothing waits for any more, and frees a lease that nobody wants. The key stays locked meanwhile.
+pub(super) fn resolve_doubt(doubt: Doubt) -> BoxFuture<'static, ()> {
+    async move {
+        let Doubt { engine, entry, mut state, mut writes, intent } = doubt;
+        match settle_writes(&engine, &entry.slot, &mut state, &mut writes).await {
+            Some(landed) => {
+                let operation = Operation::new(&engine, &entry, state);
+                if let Err(error) = act_on(operation, intent, landed).await {
+                    tracing::warn!(key = %entry.slot.key, %error, "a lease that nobody wants could not be released: it will expire");
                 }
-                retries += 1;
-                engine.backend.pause(retries).await;
             }
-        };
-        self.leftovers.spawn_on(freeing, &self.runtime);
+            None => drop(intent),
+        }
+        // Those who wait may have been waiting for what turned out not to be there.
+        entry.queue.wake();
+    }
+    .boxed()
+}
+
+/// The clocks of the write that landed, if one did. `None` if that was not found out.
+async fn settle_writes(
+    engine: &Engine,
+    slot: &KeySlot,
+    state: &mut KeyState,
+    writes: &mut InFlight<KeySlot, Now>,
+) -> Option<Option<Now>> {
+    match settle(&engine.backend, writes, &AsItIs(engine)).await {
+        Ok(Settled::Landed(seen, now)) => {
+            let beat = seen.record().lease.as_ref().map(|lease| lease.beat);
+            let sent = beat.and_then(|beat| Some((beat, writes.ticket(beat)?.moment)));
+            state.wrote(sent, seen.record().revision);
+            state.learn(Some(seen)).is_ok().then_some(Some(now))
+        }
+        Ok(Settled::Lost(there)) => state.learn(there).is_ok().then_some(None),
+        Err(error) => {
+            tracing::warn!(key = %slot.key, %error, "what became of a write was not found out: its lease, if there is one, will expire");
+            state.forget();
+            None
+        }
+    }
+}
+
+/// Does what a dropped operation was for, by what is there now.
+async fn act_on(mut operation: Operation, intent: Intent, landed: Option<Now>) -> Result<()> {
+    let lease = operation.known().lease();
+    let carried = lease.map(|lease| (lease.id, lease.ttl));
+    // It is of no use to anybody, so it is freed although it could be asked for again.
+    if let (Intent::Grant { id, keep: true }, Some(lease), Some(now)) = (&intent, lease, landed)
+        && lease.id == *id
+        && is_late(&operation.engine, lease, now)
+    {
+        free_late(&operation.engine, &operation.entry, lease.id, lease.beat);
+    }
+    let unwanted = match (intent, carried, landed) {
+        (Intent::Grant { id, keep: false } | Intent::Release(id), Some((there, _)), _) if there == id => Some(id),
+        (Intent::HandOver { to, .. }, Some((there, ttl)), Some(now))
+            if to.wanted().is_some_and(|(_, id)| id == there) =>
+        {
+            deliver(&mut operation, to, now, ttl);
+            None
+        }
+        // Also a lease of the waiter's that was asked for again by its request id, and so changed: which attempt it came
+        // from is not known, and with it how long it may be believed in. The waiter's own read will tell.
+        (Intent::HandOver { from, to }, carried, _) => {
+            drop(to);
+            carried.map(|(there, _)| there).filter(|there| *there == from)
+        }
+        _ => None,
+    };
+    match unwanted {
+        Some(id) => release_locked(operation.intends(Intent::Release(id), resolve_doubt), id).await,
+        None => Ok(()),
+    }
+}
+
+/// A write that leaves a record as it is.
+struct AsItIs<'a>(&'a Engine);
+
+impl Unchanged<KeySlot, Now> for AsItIs<'_> {
+    fn ticket(&self) -> Now {
+        self.0.now()
+    }
+
+    fn record(&self, now: &Now, base: Option<&Seen<Record>>, stamp: Stamp) -> Record {
+        Record::after(base.map(Seen::record), base.and_then(Seen::modified), stamp, now.wall)
     }
 }

@@ -1,7 +1,9 @@
 //! How the sweepers of a cluster take turns: by a lease of the library's own.
 
 use super::{
+    acquire::acquire,
     engine::Engine,
+    release::release,
     types::{Acquired, Request},
 };
 use crate::{
@@ -20,9 +22,9 @@ pub(crate) struct LeaseTurn(pub(crate) Arc<Engine>);
 impl Turn for LeaseTurn {
     async fn take(&self, longest: Duration) -> Result<Option<Box<dyn TurnTaken>>> {
         let engine = &self.0;
-        let cell = engine.cells.get(&Namespace::trusted(OURS), &Key::new("sweeper")?);
+        let entry = engine.keys.get(&Namespace::trusted(OURS), &Key::new("sweeper")?);
         let request = Request::new(longest).owner("sweeper");
-        Ok(match engine.acquire(&cell, &request).await? {
+        Ok(match acquire(engine, &entry, &request).await? {
             Acquired::Granted(grant) => {
                 Some(Box::new(Taken { engine: Arc::clone(engine), id: grant.id, fence: grant.fence().get() }))
             }
@@ -45,8 +47,8 @@ impl TurnTaken for Taken {
 
     async fn give_back(self: Box<Self>) {
         let Ok(key) = Key::new("sweeper") else { return };
-        let cell = self.engine.cells.get(&Namespace::trusted(OURS), &key);
-        if let Err(error) = self.engine.release(&cell, self.id).await {
+        let entry = self.engine.keys.get(&Namespace::trusted(OURS), &key);
+        if let Err(error) = release(&self.engine, &entry, self.id).await {
             tracing::debug!(%error, "the sweeper's turn could not be given back: it ends by itself");
         }
     }

@@ -1,9 +1,6 @@
 //! What callers hand in and get back.
 
-use super::{
-    loss::Loss,
-    record::{LONGEST_NOTE, Lease},
-};
+use super::record::{LONGEST_NOTE, Lease};
 use crate::{
     Clock, Error, ErrorKind, Fence, Key, LeaseId, Namespace, Result, Ttl,
     clock::{Moment, Timestamp},
@@ -79,13 +76,13 @@ impl Request {
     }
 
     /// The caller's own name for this request, up to 256 bytes, which makes it safe to repeat: while the lease that it was
-    /// granted is alive, the same id and owner get that lease again, from whatever process they ask.
+    /// granted is alive, the same id and owner get that lease again, from any process.
     pub fn request_id(mut self, id: impl Into<String>) -> Self {
         self.request_id = Some(id.into());
         self
     }
 
-    /// A word for whoever looks at the lease, up to 4 KiB.
+    /// A note for people who look at the lease, up to 4 KiB.
     pub fn note(mut self, note: impl Into<Bytes>) -> Self {
         self.note = Some(note.into());
         self
@@ -272,7 +269,7 @@ impl fmt::Display for Holder {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Held {
-    /// Who has it. `None` if nobody does and it is another process's turn to take it.
+    /// Who has it. `None` if it is free and another waiting process has the first turn.
     pub by: Option<Holder>,
     /// When to ask again: after this it is free, unless it was renewed.
     #[serde(rename = "retry_after_ms", serialize_with = "millis::serialize")]
@@ -341,16 +338,6 @@ impl Acquired {
             Self::Held(_) => None,
         }
     }
-}
-
-/// What became of a lease that was to be renewed.
-#[derive(Debug, Clone)]
-#[must_use = "the lease may be lost: what it protects must be stopped then"]
-pub enum Renewed {
-    /// It is still yours, for another while.
-    Renewed(Grant),
-    /// It is not yours any more. Stop what it protects.
-    Lost(Loss),
 }
 
 /// What is known of a key.

@@ -20,7 +20,7 @@ use crate::{
     timing,
 };
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, future::BoxFuture, stream};
 use object_store::{
     Error as StoreError, GetOptions, ObjectStore, PutMode, PutOptions, PutPayload, UpdateVersion, path::Path,
 };
@@ -119,9 +119,12 @@ pub(crate) enum TimeSource {
     Object,
 }
 
+/// Writes down, for all processes, how far the stamps of a store were found apart.
+pub(crate) type NoteSpread = fn(Arc<Backend>, Duration) -> BoxFuture<'static, Result<()>>;
+
 /// An opened store, as the rooms above see it.
 pub(crate) struct Backend {
-    /// For reads and writes that somebody waits for: no retries below us, a short deadline.
+    /// For reads and writes that an operation waits for: no retries below us, a short deadline.
     pub(crate) coordination: Arc<dyn ObjectStore>,
     /// For listing and deleting.
     pub(crate) bulk: Arc<dyn ObjectStore>,
@@ -138,6 +141,7 @@ pub(crate) struct Backend {
     pub(crate) folder: Option<PathBuf>,
     pub(crate) alive: Mutex<Option<Alive>>,
     pub(crate) stamps: Mutex<Stamps>,
+    pub(crate) note_spread_in_store: NoteSpread,
     /// Whether the clock was found wrong when it was last looked at: said once.
     pub(crate) said_wrong: AtomicBool,
     pub(crate) clock: Arc<dyn Clock>,
@@ -199,13 +203,13 @@ impl Backend {
         Ok(())
     }
 
-    /// Files an index entry, and counts it: whoever files must have swept. Anything but Ok means that it may not be there.
+    /// Files an index entry, and counts it: the sweeper earns its work by it. Anything but Ok means that it may not be there.
     pub(crate) async fn file(&self, name: &Name, body: Bytes) -> Result<()> {
         self.counters.entries_filed(1);
         self.put_hint(name, body).await
     }
 
-    /// Writes an object under a name that nobody else has: one that is there is our own, whose answer was lost.
+    /// Writes an object under a name that no other process has: one that is there is our own, whose answer was lost.
     pub(crate) async fn put_fresh(&self, name: &Name, body: Bytes, limit: Duration) -> Result<()> {
         let mut tries = 0;
         loop {
@@ -237,7 +241,7 @@ impl Backend {
     }
 
     /// One read for a repair, of what may be larger than anything of ours.
-    pub(crate) async fn get_whatever(&self, name: &Name, handle: &Arc<dyn ObjectStore>) -> Result<Option<Fetched>> {
+    pub(crate) async fn get_oversized(&self, name: &Name, handle: &Arc<dyn ObjectStore>) -> Result<Option<Fetched>> {
         self.get_up_to(name, handle, LARGEST_MOVED).await
     }
 
@@ -319,7 +323,7 @@ impl Backend {
     /// take what others hold, nor erase what was written once. Asks the store before it refuses: what is known of its time may come
     /// from before the machine was suspended.
     pub(crate) async fn trust_clock(self: &Arc<Self>, max_clock_skew: Duration) -> Result<()> {
-        if self.store_time().is_none() || self.believe(max_clock_skew, self.clock.wall()).is_err() {
+        if self.store_time().is_none() || self.check_clock(max_clock_skew, self.clock.wall()).is_err() {
             self.ask_time().await?;
         }
         if self.store_time().is_none() {
@@ -330,11 +334,11 @@ impl Backend {
             )));
         }
         self.look_at_clock(max_clock_skew);
-        let believed = self.believe(max_clock_skew, self.clock.wall());
-        if believed.is_err() {
+        let checked = self.check_clock(max_clock_skew, self.clock.wall());
+        if checked.is_err() {
             self.counters.clock_refusals(1);
         }
-        believed
+        checked
     }
 
     /// Says once when this machine's clock is found to be wrong, and once when it is right again.
@@ -352,7 +356,7 @@ impl Backend {
     }
 
     /// Whether one reading of the wall clock may be gone by, by what is known of the store's.
-    pub(crate) fn believe(&self, max_clock_skew: Duration, wall: Timestamp) -> Result<()> {
+    pub(crate) fn check_clock(&self, max_clock_skew: Duration, wall: Timestamp) -> Result<()> {
         // In a local directory there is no other clock, and one that was set since it was read is no reason to refuse.
         if self.time == TimeSource::Host {
             return Ok(());
@@ -424,7 +428,7 @@ impl Backend {
         })
     }
 
-    /// Tells whoever wants to hear everything (`-vv`) of each request: what, how long it took, and what came of it.
+    /// Logs each request at the level of debugging (`-vv`): what, how long it took, and what came of it.
     async fn told<T>(
         &self,
         what: &'static str,

@@ -117,7 +117,7 @@ impl<S: Slot, T: Clone> Cas<S, T> {
         Self::sharing(backend, slot, base.map(Arc::new))
     }
 
-    /// The same on what the caller keeps as well.
+    /// Attempts on a base that the caller keeps as well; see [`new`](Self::new).
     pub(crate) fn sharing(backend: Arc<Backend>, slot: S, base: Option<Arc<Seen<S::Record>>>) -> Self {
         let limit = backend.request_timeout;
         Self { backend, slot, base, renamed: None, tried: Vec::new(), doubtful: false, limit }
@@ -135,11 +135,6 @@ impl<S: Slot, T: Clone> Cas<S, T> {
     /// The base, with when the store received it.
     pub(crate) fn seen(&self) -> Option<&Seen<S::Record>> {
         self.base.as_deref()
-    }
-
-    /// When the store received the base, if it was read.
-    pub(crate) fn base_modified(&self) -> Option<Timestamp> {
-        self.base.as_deref().and_then(Seen::modified)
     }
 
     /// All attempts so far.
@@ -226,13 +221,13 @@ impl<S: Slot, T: Clone> Cas<S, T> {
         };
         let tried: Vec<_> = self.tried.iter().map(|(id, _)| *id).collect();
         match (shown(self.base(), there.as_ref().map(Seen::record), &tried), there) {
-            (Shown::Mine(at), Some(seen)) => Outcome::Won(seen, self.tried[at].1.clone()),
-            (Shown::Base, there) => {
+            (ReadBack::Mine(at), Some(seen)) => Outcome::Won(seen, self.tried[at].1.clone()),
+            (ReadBack::Base, there) => {
                 // The same record under another version (a copied or restored object): the next attempt must name it.
                 self.renamed = there.map(|seen| seen.version);
                 Outcome::Unknown(doubt)
             }
-            (Shown::Older, there) => {
+            (ReadBack::Older, there) => {
                 let revision = |seen: Option<&Seen<S::Record>>| seen.map_or(0, |seen| seen.record.revision());
                 Outcome::Unknown(Error::new(
                     ErrorKind::Regressed,
@@ -244,14 +239,14 @@ impl<S: Slot, T: Clone> Cas<S, T> {
                     ),
                 ))
             }
-            (Shown::Mine(_) | Shown::Other, there) => Outcome::Lost(there),
+            (ReadBack::Mine(_) | ReadBack::Other, there) => Outcome::Lost(there),
         }
     }
 }
 
 /// What a read shows of the writes that an operation has tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shown {
+pub(crate) enum ReadBack {
     /// This one of them has landed.
     Mine(usize),
     /// What they were based on is there still, or still nothing: they may yet land.
@@ -263,19 +258,19 @@ pub(crate) enum Shown {
 }
 
 /// The rule of the table above, for attempts that were all made on one base.
-pub(crate) fn shown<R: Record>(base: Option<&R>, there: Option<&R>, tried: &[WriteId]) -> Shown {
+pub(crate) fn shown<R: Record>(base: Option<&R>, there: Option<&R>, tried: &[WriteId]) -> ReadBack {
     let Some(there) = there else {
         // A conditional update of a missing object cannot land; a create may.
-        return if base.is_none() { Shown::Base } else { Shown::Other };
+        return if base.is_none() { ReadBack::Base } else { ReadBack::Other };
     };
     let landed = tried.iter().rposition(|id| there.carries(*id));
     if let Some(at) = landed {
-        return Shown::Mine(at);
+        return ReadBack::Mine(at);
     }
     match base {
-        Some(base) if there.write_id() == base.write_id() => Shown::Base,
-        Some(base) if there.revision() < base.revision() => Shown::Older,
-        _ => Shown::Other,
+        Some(base) if there.write_id() == base.write_id() => ReadBack::Base,
+        Some(base) if there.revision() < base.revision() => ReadBack::Older,
+        _ => ReadBack::Other,
     }
 }
 
@@ -293,12 +288,12 @@ async fn read_once<S: Slot>(backend: &Backend, slot: &S) -> Result<Option<Seen<S
     backend.get(&slot.name()).await?.map(|fetched| Seen::decode(slot, fetched)).transpose()
 }
 
-/// The same for a repair: two looks over two connections, which must show the same bytes. A read that was damaged on its
-/// way is no reason to replace anything.
+/// Reads a record for a repair, over two connections, which must show the same bytes. A read that was damaged on its way
+/// is no reason to replace anything.
 pub(crate) async fn read_twice<S: Slot>(backend: &Backend, slot: &S) -> Result<Option<Seen<S::Record>>> {
     let name = slot.name();
-    let first = backend.get_whatever(&name, &backend.coordination).await?;
-    let second = backend.get_whatever(&name, &backend.bulk).await?;
+    let first = backend.get_oversized(&name, &backend.coordination).await?;
+    let second = backend.get_oversized(&name, &backend.bulk).await?;
     match (first, second) {
         (Some(first), Some(second)) if first.body == second.body && first.version == second.version => {
             Seen::decode(slot, second).map(Some)
@@ -329,14 +324,14 @@ mod tests {
     fn a_read_shows_our_write_or_the_base_or_something_older_or_something_else() {
         let (base, tried) = (Plain(1, 5), [WriteId::from([2; 16]), WriteId::from([3; 16])]);
         let shows = |there: Option<&Plain>| shown(Some(&base), there, &tried);
-        assert_eq!(shows(Some(&Plain(2, 6))), Shown::Mine(0));
-        assert_eq!(shows(Some(&Plain(3, 6))), Shown::Mine(1));
-        assert_eq!(shows(Some(&Plain(1, 5))), Shown::Base);
-        assert_eq!(shows(Some(&Plain(9, 4))), Shown::Older);
-        assert_eq!(shows(Some(&Plain(9, 5))), Shown::Other, "another one's, on what our base was based on");
-        assert_eq!(shows(Some(&Plain(9, 6))), Shown::Other);
-        assert_eq!(shows(None), Shown::Other, "an update of nothing cannot land");
-        assert_eq!(shown::<Plain>(None, None, &tried), Shown::Base, "a create can");
-        assert_eq!(shown(None, Some(&Plain(9, 1)), &tried), Shown::Other);
+        assert_eq!(shows(Some(&Plain(2, 6))), ReadBack::Mine(0));
+        assert_eq!(shows(Some(&Plain(3, 6))), ReadBack::Mine(1));
+        assert_eq!(shows(Some(&Plain(1, 5))), ReadBack::Base);
+        assert_eq!(shows(Some(&Plain(9, 4))), ReadBack::Older);
+        assert_eq!(shows(Some(&Plain(9, 5))), ReadBack::Other, "another one's, on what our base was based on");
+        assert_eq!(shows(Some(&Plain(9, 6))), ReadBack::Other);
+        assert_eq!(shows(None), ReadBack::Other, "an update of nothing cannot land");
+        assert_eq!(shown::<Plain>(None, None, &tried), ReadBack::Base, "a create can");
+        assert_eq!(shown(None, Some(&Plain(9, 1)), &tried), ReadBack::Other);
     }
 }

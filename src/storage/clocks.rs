@@ -30,12 +30,12 @@ impl Clocks {
         self.wall >= at && self.store.is_some_and(|store| store >= at)
     }
 
-    /// By whichever is earlier.
+    /// By the earlier of the two.
     pub fn earliest(&self) -> Timestamp {
         self.store.map_or(self.wall, |store| store.min(self.wall))
     }
 
-    /// By whichever is later.
+    /// By the later of the two.
     pub fn latest(&self) -> Timestamp {
         self.store.map_or(self.wall, |store| store.max(self.wall))
     }

@@ -22,7 +22,7 @@ use std::{
 /// How many walks of users are kept between two pages.
 const KEPT: usize = 4;
 
-/// How long a walk is kept that nobody goes on with.
+/// How long a walk is kept that is not continued.
 const UNUSED: Duration = Duration::from_secs(60);
 
 /// How old a walk may become: who goes on with one that is older begins a new one behind the last name.
@@ -219,7 +219,7 @@ impl Walks {
         inner.kept.push((listing, now));
     }
 
-    /// Lets go of what nobody goes on with.
+    /// Drops walks that are not continued.
     pub(crate) fn forget(&self, now: Moment) {
         self.lock().forget(now);
     }

@@ -115,7 +115,7 @@ impl Backend {
         Ok(self.level(folder).await?.0)
     }
 
-    /// The same, with the objects that lie beside those folders.
+    /// The folders, and the objects that lie beside them.
     pub(crate) async fn level(&self, folder: &str) -> Result<(Vec<String>, Vec<Name>)> {
         let (mut folders, mut objects) = (BTreeSet::new(), BTreeSet::new());
         let mut page_token = None;

@@ -193,7 +193,7 @@ impl Probe<'_> {
             match (winners.first(), there) {
                 (Some(winner), Some((mark, version))) if mark.write_id == winner.write_id => return Ok(version),
                 (Some(_), _) => return Err(self.unsafe_store(rule)),
-                // Nobody was told of a win, yet one of them is there: its answer was lost.
+                // No writer was told of a win, yet one of them is there: its answer was lost.
                 (None, Some((mark, version))) if marks.iter().any(|tried| tried.write_id == mark.write_id) => {
                     return Ok(version);
                 }

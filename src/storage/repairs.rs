@@ -35,7 +35,7 @@ pub(crate) fn in_a_name(at: Timestamp) -> String {
 }
 
 impl Repair<'_> {
-    /// Writes it down, under a name that nobody else has.
+    /// Writes it down, under a name of its own.
     pub(crate) async fn record(&self, backend: &Backend) -> Result<Name> {
         self.record_with(backend, &serde_json::Map::new()).await
     }

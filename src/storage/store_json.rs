@@ -2,8 +2,8 @@
 //! all processes share. What those values mean is the business of others.
 
 use super::{
-    Backend, Name,
-    cas::{self, Cas, Outcome, Record, Slot, Stamp},
+    Name,
+    cas::{Record, Slot, Stamp},
     layout,
     seal::{seal, unseal},
 };
@@ -15,7 +15,7 @@ use crate::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 /// The format that this version writes; it reads no later one.
 const FORMAT: u32 = 1;
@@ -57,36 +57,6 @@ impl Passed {
 struct Spread {
     ms: u64,
     at_ms: i64,
-}
-
-/// Notes a larger spread than is noted, by a swap that leaves the settings alone.
-pub(super) async fn raise_spread(backend: &Arc<Backend>, spread: Duration) -> Result<()> {
-    const TRIES: u32 = 3;
-    for tries in 0..TRIES {
-        match try_to_raise_spread(backend, spread).await? {
-            true => return Ok(()),
-            false => backend.pause(tries).await,
-        }
-    }
-    Err(Error::unavailable(format!(
-        "the settings in {} change too fast: the next time object tries again",
-        backend.place
-    )))
-}
-
-/// Whether it stands there now; not if somebody else has written meanwhile.
-async fn try_to_raise_spread(backend: &Arc<Backend>, spread: Duration) -> Result<bool> {
-    let Some(known) = cas::read(backend, &StoreSlot).await? else { return Ok(true) };
-    let now = backend.store_time();
-    let Some(at) = now.filter(|_| known.record().spread(now) < spread) else { return Ok(true) };
-    let spread = Spread { ms: u64::try_from(spread.as_millis()).unwrap_or(u64::MAX), at_ms: at.as_millis() };
-    let old = known.record().clone();
-    let mut cas = Cas::new(Arc::clone(backend), StoreSlot, Some(known));
-    match cas.attempt((), |_, stamp| old.spread_out(stamp, spread)).await {
-        Outcome::Won(..) => Ok(true),
-        Outcome::Lost(_) => Ok(false),
-        Outcome::Unknown(error) => Err(error),
-    }
 }
 
 /// The object itself.
@@ -143,8 +113,9 @@ impl StoreRecord {
         self.spread.filter(fresh).map_or(Duration::ZERO, |spread| Duration::from_millis(spread.ms))
     }
 
-    /// A copy with another spread.
-    fn spread_out(&self, stamp: Stamp, spread: Spread) -> Self {
+    /// Everything as it was, with a spread that was found now.
+    pub(crate) fn spread_out(&self, stamp: Stamp, spread: Duration, now: Timestamp) -> Self {
+        let spread = Spread { ms: u64::try_from(spread.as_millis()).unwrap_or(u64::MAX), at_ms: now.as_millis() };
         Self { write_id: stamp.write_id, revision: stamp.revision, spread: Some(spread), ..self.clone() }
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! Two different things, because `Date` may be the clock of a proxy, and that proxy may run on this very machine. So an
 //! answer's date serves to find wrong clocks, to choose when to look again, for the hours of sweeps and for fences; the
-//! end of somebody else's record is judged by stamps only: that of a *time object*, written and read back before the record
+//! end of another process's record is judged by stamps only: that of a *time object*, written and read back before the record
 //! was read, and that of the record.
 
-use super::{Backend, backend::TimeSource, layout, store_json};
+use super::{Backend, backend::TimeSource, layout};
 use crate::{
     Error, ErrorKind, Result,
     clock::Timestamp,
@@ -158,7 +158,7 @@ impl Backend {
         if raise {
             let spread = self.spread();
             tracing::warn!(store = %self.place, spread = ?spread, "the store's own clocks differ: what others hold ends later by as much");
-            match store_json::raise_spread(self, spread).await {
+            match (self.note_spread_in_store)(Arc::clone(self), spread).await {
                 Ok(()) => self.stamps().noted = spread,
                 Err(error) => tracing::debug!(%error, "the store's spread could not be noted"),
             }
@@ -174,7 +174,7 @@ impl Backend {
         Ok(())
     }
 
-    /// Asks the store for its time now, whatever it has told before.
+    /// Asks the store for its time now, also if it is known.
     pub(crate) async fn ask_time(self: &Arc<Self>) -> Result<()> {
         match self.time {
             TimeSource::Clock | TimeSource::Host => Ok(()),

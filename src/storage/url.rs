@@ -197,7 +197,7 @@ mod cloud {
     use object_store::{BackoffConfig, ClientConfigKey, RetryConfig};
     use std::str::FromStr;
 
-    /// Reads and writes that somebody waits for are never sent twice by the client below us: it cannot tell a write
+    /// Reads and writes that an operation waits for are never sent twice by the client below us: it cannot tell a write
     /// that landed from one that did not.
     const NO_RETRIES: RetryConfig = retries(0);
     const FEW_RETRIES: RetryConfig = retries(3);

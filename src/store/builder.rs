@@ -1,6 +1,6 @@
 //! Where a store is, how it is reached, and what it is opened with.
 
-use super::{Settings, SharedSetting, SharedSettingsChange, records::folder_has_store};
+use super::{Settings, SharedSetting, SharedSettingsChange, records::folder_has_store, spread};
 use crate::{
     Clock, Error, Generator, OsGenerator, Result, SystemClock, archive, decision, fenced,
     kind::{Declaration, Kind},
@@ -264,31 +264,7 @@ impl StoreBuilder {
                         "the option {key:?} has no meaning for a store that was handed in"
                     )));
                 }
-                #[cfg(feature = "_internals")]
-                let dated = self.declared.dates.as_ref().inspect(|dates| dates.tell(&meter)).is_some();
-                #[cfg(not(feature = "_internals"))]
-                let dated = false;
-                let Declared { bulk, prefix, ordered, our_time, .. } = self.declared;
-                let prefix = prefix.unwrap_or_default();
-                let prefix = Path::parse(&prefix)
-                    .map_err(|error| Error::invalid(format!("{prefix:?} is no prefix: {error}")).with_source(error))?;
-                let place = format!("{store}/{prefix}");
-                let count = |store| Arc::new(Counting::new(store, Arc::clone(&meter))) as Arc<dyn ObjectStore>;
-                Connection {
-                    coordination: count(Arc::clone(&store)),
-                    bulk: count(bulk.unwrap_or(store)),
-                    lister: if ordered { Lister::Ordered } else { Lister::Unordered },
-                    prefix,
-                    identity: place.clone(),
-                    place,
-                    time: match (dated, our_time) {
-                        (true, _) => TimeSource::Answers,
-                        (false, true) => TimeSource::Clock,
-                        (false, false) => TimeSource::Object,
-                    },
-                    is_on_loopback: false,
-                    folder: None,
-                }
+                handed_in(store, self.declared, &meter)?
             }
         };
         let place = hash(&connection.identity);
@@ -305,6 +281,7 @@ impl StoreBuilder {
             folder: connection.folder,
             alive: Mutex::default(),
             stamps: Mutex::default(),
+            note_spread_in_store: spread::note,
             said_wrong: AtomicBool::new(false),
             clock: self.clock,
             generator: self.generator,
@@ -314,6 +291,35 @@ impl StoreBuilder {
         };
         Ok((backend, place))
     }
+}
+
+/// A store that the caller has made.
+fn handed_in(store: Arc<dyn ObjectStore>, declared: Declared, meter: &Arc<Meter>) -> Result<Connection> {
+    #[cfg(feature = "_internals")]
+    let dated = declared.dates.as_ref().inspect(|dates| dates.tell(meter)).is_some();
+    #[cfg(not(feature = "_internals"))]
+    let dated = false;
+    let Declared { bulk, prefix, ordered, our_time, .. } = declared;
+    let prefix = prefix.unwrap_or_default();
+    let prefix = Path::parse(&prefix)
+        .map_err(|error| Error::invalid(format!("{prefix:?} is no prefix: {error}")).with_source(error))?;
+    let place = format!("{store}/{prefix}");
+    let count = |store| Arc::new(Counting::new(store, Arc::clone(meter))) as Arc<dyn ObjectStore>;
+    Ok(Connection {
+        coordination: count(Arc::clone(&store)),
+        bulk: count(bulk.unwrap_or(store)),
+        lister: if ordered { Lister::Ordered } else { Lister::Unordered },
+        prefix,
+        identity: place.clone(),
+        place,
+        time: match (dated, our_time) {
+            (true, _) => TimeSource::Answers,
+            (false, true) => TimeSource::Clock,
+            (false, false) => TimeSource::Object,
+        },
+        is_on_loopback: false,
+        folder: None,
+    })
 }
 
 fn hash(identity: &str) -> String {

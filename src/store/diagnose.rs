@@ -223,7 +223,7 @@ async fn diagnose(
     add("conditions", if usable { Some(probe::probe(backend).await) } else { None });
     let clock = match usable {
         true => check_clock(backend, max_clock_skew, &mut diagnosis.remarks).await,
-        false => backend.believe(max_clock_skew, backend.clock.wall()),
+        false => backend.check_clock(max_clock_skew, backend.clock.wall()),
     };
     diagnosis.checks.push(Check { name: "clock", result: Some(clock) });
     diagnosis.max_clock_skew = max_clock_skew;

@@ -1,13 +1,14 @@
 //! What is in `store.json`, and how an operator changes the shared settings in it.
 
-use super::{SharedSettings, SharedSettingsChange, repair::Logged};
+use super::{SharedSettings, SharedSettingsChange, open::CONFLICTS, repair::Logged};
 use crate::{
     Error, Result,
     clock::Timestamp,
+    record::{Change, Changed, Patience, Plan},
     shared::Rules,
     storage::{
         Backend, Repair,
-        cas::{self, Cas, Outcome, Record as _},
+        cas::{self, Record as _},
         store_json::{Passed, StoreRecord, StoreSlot},
     },
     ttl::in_words,
@@ -52,9 +53,8 @@ pub(super) async fn change(
     change: &SharedSettingsChange,
     by: &str,
 ) -> Result<SharedSettings> {
-    const TRIES: u32 = 5;
     let gone = || Error::config(format!("there are no settings in {}: open the store first", backend.place));
-    let mut known = cas::read(backend, &StoreSlot).await?.ok_or_else(gone)?;
+    let known = cas::read(backend, &StoreSlot).await?.ok_or_else(gone)?;
     let old = SharedSettings::read(rules, known.record())?;
     let new = old.after(change)?;
     let said = |shared: &SharedSettings| {
@@ -64,34 +64,23 @@ pub(super) async fn change(
     let what = format!("{} instead of {}", said(&new), said(&old));
     let at = Repair { what: "settings_changed", namespace: None, key: None, reason: &what, by, aside: None };
     at.record_with(backend, &Logged::of(&new)).await?;
-    for _ in 0..TRIES {
-        let mut cas = Cas::new(Arc::clone(backend), StoreSlot, Some(known));
-        let mut tries = 0;
-        let there = loop {
-            let outcome = cas.attempt((), |base, stamp| match base {
-                Some(base) => base.changed(stamp, new.epoch, new.in_file()),
-                None => StoreRecord::new(stamp, new.epoch, new.in_file(), None),
-            });
-            match outcome.await {
-                Outcome::Won(..) => {
-                    tracing::warn!(store = %backend.place, epoch = new.epoch, by, "the settings were changed");
-                    return Ok(new);
-                }
-                Outcome::Lost(there) => break there.ok_or_else(gone)?,
-                Outcome::Unknown(error) if error.is_retryable() && tries < TRIES => {
-                    backend.pause(tries).await;
-                    tries += 1;
-                }
-                Outcome::Unknown(error) => return Err(error),
-            }
-        };
-        // Most likely another process has noted a probe. A change of the settings comes from another operator.
-        if SharedSettings::read(rules, there.record())? != old {
+    let patience = Patience { within: 3 * backend.request_timeout, conflicts: CONFLICTS };
+    let changed = Change::new(backend, StoreSlot, Some(Arc::new(known)), patience).run(|there, stamp| {
+        let there = there.ok_or_else(gone)?.record();
+        // A conflict is most likely the note of a probe. Another change is another operator's, who must be talked to.
+        if SharedSettings::read(rules, there)? != old {
             return Err(Error::config(
                 "another process has changed the settings at the same time: look at them, and change them again if needed",
             ));
         }
-        known = there;
+        Ok(((), Plan::<_, SharedSettings>::Write(there.changed(stamp, new.epoch, new.in_file()))))
+    })
+    .await?;
+    match changed {
+        Changed::Won(..) => {
+            tracing::warn!(store = %backend.place, epoch = new.epoch, by, "the settings were changed");
+            Ok(new)
+        }
+        Changed::Stopped(there) => Ok(there),
     }
-    Err(Error::unavailable(format!("the settings in {} change too fast: try again", backend.place)))
 }

@@ -8,6 +8,7 @@ mod open;
 mod records;
 mod repair;
 mod settings;
+mod spread;
 mod stats;
 
 pub use crate::shared::{MARGIN, MAX_CLOCK_SKEW, SharedSetting, SharedSettings, SharedSettingsChange, Stop};
@@ -277,7 +278,7 @@ impl Store {
 
     /// Whether this machine's clock and the store's are close enough together for anything to be granted.
     pub fn trusts_clock(&self) -> bool {
-        self.backend.believe(self.shared.max_clock_skew, self.backend.clock.wall()).is_ok()
+        self.backend.check_clock(self.shared.max_clock_skew, self.backend.clock.wall()).is_ok()
     }
 
     /// How far this machine's clock and the store's are apart, as far as is known; the store counts whole seconds.

@@ -12,11 +12,12 @@ use crate::{
     job,
     kind::Kind,
     lease::{self, Engine, LeaseKind, LeaseTurn, Terms},
+    record::{Change, Changed, Patience, Plan},
     semaphore::{self, SemaphoreKind},
     shared::Rules,
     storage::{
         Backend,
-        cas::{self, Cas, Outcome, Seen},
+        cas::{self, Record as _, Seen},
         layout::OURS,
         probe,
         store_json::{Passed, StoreRecord, StoreSlot},
@@ -26,6 +27,9 @@ use crate::{
     timing,
 };
 use std::{sync::Arc, time::Duration};
+
+/// How many writes of `store.json` in a row may come too late because of another one.
+pub(super) const CONFLICTS: u32 = 5;
 
 impl StoreBuilder {
     /// Connects, makes sure that the store is safe, and takes from it what all processes must have alike.
@@ -129,36 +133,43 @@ async fn agree(
     rules: &Arc<[&'static Rules]>,
     named: &SharedSettingsChange,
 ) -> Result<SharedSettings> {
-    const TRIES: u32 = 5;
-    let old = known.as_ref().map(|known| known.record().clone());
-    let mut cas = Cas::new(Arc::clone(backend), StoreSlot, known);
-    for tries in 0..TRIES {
-        let outcome = cas.attempt((), |old, stamp| match old {
-            Some(old) => old.probed(stamp, passed.clone()),
-            None => StoreRecord::new(stamp, proposal.epoch, proposal.in_file(), passed.clone()),
-        });
-        match (outcome.await, &old) {
-            (Outcome::Won(seen, ()) | Outcome::Lost(Some(seen)), _) => {
-                let shared = SharedSettings::read(rules, seen.record())?;
-                shared.admit(named)?;
-                return Ok(shared);
-            }
-            (Outcome::Lost(None), _) => {
+    let old = known.map(Arc::new);
+    let id = |seen: Option<&Seen<StoreRecord>>| seen.map(|seen| seen.record().write_id());
+    let based_on = id(old.as_deref());
+    // Where only the note of a probe is at stake, one try will do: without it the next process probes again.
+    let within = if old.is_some() { Duration::ZERO } else { 3 * backend.request_timeout };
+    let mut change = Change::new(backend, StoreSlot, old.clone(), Patience { within, conflicts: CONFLICTS });
+    let mut removed = false;
+    let changed = change.run(|there, stamp| {
+        let record = match there {
+            there if id(there) == based_on => match there {
+                Some(old) => old.record().probed(stamp, passed.clone()),
+                None => StoreRecord::new(stamp, proposal.epoch, proposal.in_file(), passed.clone()),
+            },
+            Some(there) => return Ok(((), Plan::Stop(there.record().clone()))),
+            None => {
+                removed = true;
                 return Err(Error::unavailable(format!(
                     "the settings in {} were removed just now: open it again",
                     backend.place
                 )));
             }
-            // Only the note of a probe is at stake: without it the next process probes again.
-            (Outcome::Unknown(error), Some(old)) => {
-                tracing::debug!(%error, "the probe could not be noted");
-                return SharedSettings::read(rules, old);
-            }
-            (Outcome::Unknown(error), None) if !error.is_retryable() || tries + 1 == TRIES => return Err(error),
-            (Outcome::Unknown(_), None) => backend.pause(tries).await,
+        };
+        Ok(((), Plan::Write(record)))
+    });
+    let changed = changed.await;
+    let there = match (changed, old) {
+        (Ok(Changed::Won(seen, ())), _) => seen.record().clone(),
+        (Ok(Changed::Stopped(there)), _) => there,
+        (Err(error), Some(old)) if !removed => {
+            tracing::debug!(%error, "the probe could not be noted");
+            return SharedSettings::read(rules, old.record());
         }
-    }
-    Err(Error::unavailable(format!("the settings of {} could not be written", backend.place)))
+        (Err(error), _) => return Err(error),
+    };
+    let shared = SharedSettings::read(rules, &there)?;
+    shared.admit(named)?;
+    Ok(shared)
 }
 
 pub(super) fn no_store(place: &str) -> Error {

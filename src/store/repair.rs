@@ -9,13 +9,18 @@
 //! - *What is left of it is wrong.* A value of a damaged file, or of the log of changes, is a proposal, which
 //!   an operator must confirm.
 
-use super::{SharedSettings, SharedSettingsChange, StoreBuilder, open::no_store, records::is_used};
+use super::{
+    SharedSettings, SharedSettingsChange, StoreBuilder,
+    open::{CONFLICTS, no_store},
+    records::is_used,
+};
 use crate::{
     Error, ErrorKind, Result, WriteId,
+    record::{Change, Patience, Plan},
     shared::{Rules, SharedSetting, declared},
     storage::{
         Backend, Name, Repair,
-        cas::{self, Cas, Outcome, Record, Seen, Slot},
+        cas::{self, Record, Seen, Slot},
         in_a_name,
         layout::REPAIRS,
         store_json::{StoreRecord, StoreSlot},
@@ -143,29 +148,24 @@ impl SharedSettingsRepair {
         let aside = aside.as_ref().map(Name::as_str);
         let repair = Repair { what: "settings_repaired", namespace: None, key: None, reason, by, aside };
         repair.record_with(&backend, &Logged::of(&shared)).await?;
-        const TRIES: u32 = 5;
-        let mut cas = Cas::new(Arc::clone(&backend), MendSlot(self.rules), self.there);
-        for tries in 0..TRIES {
-            let attempt = cas.attempt((), |_, stamp| Found {
-                settings: Some(StoreRecord::new(stamp, shared.epoch, shared.in_file(), None)),
-                body: Bytes::new(),
-            });
-            match attempt.await {
-                Outcome::Won(..) => {
-                    tracing::warn!(store = %backend.place, epoch = shared.epoch, reason, by, "the settings were repaired");
-                    return Ok(shared);
-                }
-                Outcome::Lost(_) => {
-                    return Err(Error::config(format!(
-                        "another process has written the settings of {} at the same time: look at them",
-                        backend.place
-                    )));
-                }
-                Outcome::Unknown(error) if error.is_retryable() && tries + 1 < TRIES => backend.pause(tries).await,
-                Outcome::Unknown(error) => return Err(error),
+        let there = self.there.map(Arc::new);
+        let id = |seen: Option<&Seen<Found>>| seen.map(|seen| seen.record().write_id());
+        let based_on = id(there.as_deref());
+        let patience = Patience { within: 3 * backend.request_timeout, conflicts: CONFLICTS };
+        let mut change = Change::new(&backend, MendSlot(self.rules), there, patience);
+        let changed = change.run(|there, stamp| {
+            if id(there) != based_on {
+                return Err(Error::config(format!(
+                    "somebody else has written the settings of {} at the same time: look at them",
+                    backend.place
+                )));
             }
-        }
-        Err(Error::unavailable(format!("the settings of {} could not be written: try again", backend.place)))
+            let settings = Some(StoreRecord::new(stamp, shared.epoch, shared.in_file(), None));
+            Ok(((), Plan::<_, ()>::Write(Found { settings, body: Bytes::new() })))
+        });
+        changed.await?;
+        tracing::warn!(store = %backend.place, epoch = shared.epoch, reason, by, "the settings were repaired");
+        Ok(shared)
     }
 }
 
@@ -279,7 +279,7 @@ impl Record for Found {
 }
 
 /// The place of settings that may be damaged. Reading them fails only for a later format.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct MendSlot(Arc<[&'static Rules]>);
 
 impl Slot for MendSlot {

@@ -1,4 +1,4 @@
-//! The mark that says when somebody last asked for something.
+//! When an operation was last called.
 
 use crate::clock::{Clock, Moment};
 use std::{

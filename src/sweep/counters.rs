@@ -18,7 +18,7 @@ crate::counters::counters! {
     ended_by_ops => "leasehold_sweep_runs_total" { "ended" = "ops" }, "Runs of the sweeper, by how they ended";
     /// Runs that ended because they had taken as long as a run may.
     ended_by_time => "leasehold_sweep_runs_total" { "ended" = "time" }, "Runs of the sweeper, by how they ended";
-    /// Runs that ended because somebody asked for something.
+    /// Runs that ended because an operation was called.
     ended_by_activity => "leasehold_sweep_runs_total" { "ended" = "activity" }, "Runs of the sweeper, by how they ended";
     /// Runs that were told to stop.
     stopped => "leasehold_sweep_runs_total" { "ended" = "stop" }, "Runs of the sweeper, by how they ended";

@@ -13,7 +13,7 @@ impl SweeperHandle {
         Self(sweeper)
     }
 
-    /// Starts to sweep in the background, whenever nobody has asked for anything for a while.
+    /// Starts to sweep in the background, whenever no operation was called for a while.
     pub fn start(&self) -> RunningSweeper {
         self.0.start(&tokio::runtime::Handle::current())
     }

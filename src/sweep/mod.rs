@@ -1,6 +1,6 @@
-//! Tidying what nobody touches again, when nobody is looking.
+//! Deleting what has expired and is not used any more, while the process is idle.
 //!
-//! Correctness never waits for this room: whoever meets an ended record settles it. The sweeper walks the hours of the
+//! Correctness never depends on it: an operation that meets an ended record settles it. The sweeper walks the hours of the
 //! index that have ended, a page at a time, and lets every kind of record say what is to be done about an entry. A process
 //! that is never idle sweeps up to two entries for each one that it has filed, so that the index does not grow with time.
 

@@ -15,7 +15,7 @@ pub enum StoppedBy {
     Ops,
     /// It had taken as long as a run may.
     Time,
-    /// Somebody asked for something.
+    /// An operation was called.
     Activity,
     /// It was told to stop.
     Stop,

@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, MutexGuard, PoisonError, atomic::AtomicBool},
+    sync::{Arc, PoisonError, atomic::AtomicBool},
     time::Duration,
 };
 use tokio::sync::Mutex;
@@ -38,7 +38,7 @@ pub(crate) trait Turn: fmt::Debug + Send + Sync {
 /// The turn, until it is given back.
 #[async_trait]
 pub(crate) trait TurnTaken: Send + Sync {
-    /// One more than that of the turn before, whoever had it.
+    /// One more than that of the turn before, of any process.
     fn number(&self) -> u64;
 
     async fn give_back(self: Box<Self>);
@@ -48,7 +48,7 @@ pub(crate) trait TurnTaken: Send + Sync {
 pub(super) struct Limits<'a> {
     pub(super) max_ops: u64,
     pub(super) until: Option<Moment>,
-    /// Stops when somebody has asked for something since.
+    /// Stops when an operation was called since.
     pub(super) idle_since: Option<Moment>,
     /// How many entries are looked at at once.
     pub(super) side_by_side: usize,
@@ -80,7 +80,7 @@ pub(crate) struct Sweeper {
     /// What was done about each kind since the store was opened.
     swept: std::sync::Mutex<BTreeMap<&'static str, Swept>>,
     pub(super) state: Mutex<State>,
-    /// Somebody has been told: once is enough.
+    /// It was logged: once is enough.
     pub(super) said_that_deleting_is_denied: AtomicBool,
     pub(super) history: History,
 }
@@ -122,11 +122,7 @@ impl Sweeper {
 
     /// What runs have done about each kind of record since the store was opened.
     pub(crate) fn swept(&self) -> BTreeMap<&'static str, Swept> {
-        self.lock_swept().clone()
-    }
-
-    fn lock_swept(&self) -> MutexGuard<'_, BTreeMap<&'static str, Swept>> {
-        self.swept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.swept.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -170,7 +166,7 @@ impl Sweeper {
         let span = tracing::info_span!("sweep", store = %self.backend.place, dry_run = limits.dry_run);
         let walk = self.walk(state, namespace, limits, &mut report).instrument(span);
         let walked = contained("a run of the sweeper", walk).await.unwrap_or_else(|panicked| {
-            // Nobody knows how far it came.
+            // How far it came is not known.
             state.pass = None;
             Err(panicked)
         });
@@ -192,7 +188,7 @@ impl Sweeper {
             for kind in &self.kinds {
                 let name = kind.declaration().name;
                 let swept = report.of(name);
-                self.lock_swept().entry(name).or_default().add(&swept);
+                self.swept.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default().add(&swept);
                 kind.swept(&swept);
             }
             self.history.add(Run { ended_at, by_hand: limits.by_hand, report: report.clone() });
@@ -281,7 +277,7 @@ impl Sweeper {
             () = pace.next() => {}
             () = limits.stop.cancelled() => return Some(StoppedBy::Stop),
         }
-        // Somebody may have come while we waited.
+        // An operation may have been called while we waited.
         self.must_stop(limits, report)
     }
 

@@ -42,7 +42,7 @@ impl Sweeper {
         RunningSweeper { stop, task, _sweeper: Arc::clone(self) }
     }
 
-    /// Until it is stopped, or nobody has the store open any more.
+    /// Until it is stopped, or the store is closed.
     async fn keep_sweeping(sweeper: Weak<Self>, clock: Arc<dyn Clock>, stop: CancellationToken) {
         let mut schedule = None;
         let mut failures = 0;

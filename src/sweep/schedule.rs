@@ -15,7 +15,7 @@ const DOUBLINGS: u32 = 6;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
     Nothing,
-    /// Nobody has asked for anything for a while.
+    /// No operation was called for a while.
     Idle,
     /// There has been no such while for too long, and this process has filed entries.
     Busy,
@@ -150,7 +150,7 @@ impl Schedule {
         };
     }
 
-    /// Whether nobody has been told so far; from now on somebody has.
+    /// Whether it was not logged so far; from now on it was.
     pub(super) fn says_that_listing_is_denied(&mut self) -> bool {
         !std::mem::replace(&mut self.said_that_listing_is_denied, true)
     }

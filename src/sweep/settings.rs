@@ -30,7 +30,7 @@ use std::time::Duration;
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SweepSettings {
-    /// How long nobody must have asked for anything before a run begins.
+    /// How long no operation may have been called before a run begins.
     #[serde(with = "text")]
     pub idle_grace: Duration,
     /// How long to wait between two entries, and before a listing, at the least. A process that is never idle goes faster

@@ -56,7 +56,7 @@ impl Sweeper {
         })
     }
 
-    /// One step of a chore. One that fails is left to the next pass, and keeps nobody waiting.
+    /// One step of a chore. One that fails is left to the next pass, and does not delay the others.
     pub(super) async fn walk_chore(
         &self,
         kind: &Arc<dyn Kind>,

@@ -33,6 +33,22 @@ impl Graph {
         Self(edges)
     }
 
+    /// The files right in one room, and which of them name which others of it; `mod.rs`, which names all, left out.
+    pub(crate) fn within(room: &str, sources: &[Source]) -> Self {
+        let file = |source: &Source| {
+            let name = source.path.strip_prefix(room)?.strip_prefix('/')?.strip_suffix(".rs")?;
+            (name != "mod" && !name.contains('/')).then(|| name.to_owned())
+        };
+        let files: BTreeSet<String> = sources.iter().filter_map(file).collect();
+        let edges = sources.iter().filter_map(|source| {
+            let name = file(source)?;
+            let code = without_comments(&source.text).replace("crate::", "").replace("super::", "crate::");
+            let named = named(&code).into_iter().filter(|other| files.contains(other) && *other != name);
+            Some((name.clone(), named.collect()))
+        });
+        Self(edges.collect())
+    }
+
     /// Every edge that goes up, or from one room to another in the same line.
     pub(crate) fn upward(&self, layers: &[&[&str]]) -> Vec<String> {
         let layer = |room: &str| layers.iter().position(|rooms| rooms.contains(&room)).unwrap_or(layers.len());

@@ -11,6 +11,7 @@ mod packages;
 mod proto;
 mod sizes;
 mod source;
+mod walks;
 mod words;
 
 use graph::Graph;
@@ -169,4 +170,43 @@ fn a_wrong_licence_source_package_or_second_version_is_found() {
     ] {
         assert_eq!(packages::allows(expression), allowed, "{expression}");
     }
+}
+
+/// These may make conditional writes: the record module, the probe of a store, and what both are made of.
+const WRITERS: &[&str] = &["record/", "storage/cas.rs", "storage/probe.rs", "internals/"];
+
+#[test]
+fn conditional_writes_have_one_caller_besides_the_probe() {
+    let sources = Source::read(&root().join("src"));
+    let is_writer = |path: &str| WRITERS.iter().any(|writer| path.starts_with(writer));
+    let others = sources.iter().filter(|source| !is_writer(&source.path));
+    let found: Vec<&str> = others.filter(|source| names_cas(&source.text)).map(|source| source.path.as_str()).collect();
+    assert_eq!(found, Vec::<&str>::new(), "write through src/record");
+    assert!(
+        names_cas("use crate::storage::cas::{self, Cas};") && !names_cas("use crate::storage::cas::Seen; // a CAS")
+    );
+}
+
+/// Whether a text names the type that makes conditional writes.
+fn names_cas(text: &str) -> bool {
+    text.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == "Cas")
+}
+
+#[test]
+fn the_files_of_leases_do_not_look_at_each_other_in_a_cycle() {
+    let sources = Source::read(&root().join("src"));
+    assert_eq!(Graph::within("lease", &sources).cycle(), None);
+    let guard = Source::at("lease/guard.rs", "use super::{keeper::Keeper, Leases};");
+    let keeper = Source::at("lease/keeper.rs", "use super::guard::Guard;");
+    assert_eq!(Graph::within("lease", &[guard, keeper]).cycle().as_deref(), Some("guard -> keeper -> guard"));
+}
+
+#[test]
+fn every_step_of_the_walks_in_the_documentation_exists() {
+    let page = fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap();
+    let (steps, broken) = walks::broken(root(), &page);
+    assert!(steps > 30, "only {steps} steps were found");
+    assert_eq!(broken, Vec::<String>::new());
+    let wrong = "`src/lease/plan.rs: no_such_rule` and `src/nowhere.rs: renew`";
+    assert_eq!(walks::broken(root(), wrong).1.len(), 2);
 }

@@ -15,6 +15,12 @@ impl Source {
         Self { room: room.to_owned(), path: format!("{room}.rs"), text: without_tests(text) }
     }
 
+    /// A file in a folder below `src/`.
+    pub(crate) fn at(path: &str, text: &str) -> Self {
+        let room = path.split('/').next().unwrap_or(path).to_owned();
+        Self { room, path: path.to_owned(), text: without_tests(text) }
+    }
+
     /// How many modules it is in, the crate not counted.
     pub(crate) fn depth(&self) -> usize {
         self.path.trim_end_matches("/mod.rs").split('/').count()

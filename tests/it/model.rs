@@ -752,6 +752,7 @@ impl World {
     }
 }
 
+#[allow(clippy::too_many_lines, reason = "one random story")]
 async fn chaos(seed: u64, turns: Vec<Turn>) -> TestResult {
     let memory = Memory::new();
     let clients = clients(&memory, seed).await;

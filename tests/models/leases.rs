@@ -460,6 +460,7 @@ impl Model for Leases {
         }
     }
 
+    #[allow(clippy::too_many_lines, reason = "one arm for each action")]
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
         match action {

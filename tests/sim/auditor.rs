@@ -193,6 +193,7 @@ impl Auditor {
         }
     }
 
+    #[allow(clippy::too_many_lines, reason = "one rule after the other")]
     fn see_record(&self, namespace: &str, name: &str, applied: &Applied) -> Vec<String> {
         let now = self.world.now();
         let mut state = self.lock();

@@ -197,19 +197,7 @@ fn write(ledger: &Ledger) -> wire::Ledger {
             at_ms: ended.at,
             held: ended.held,
         }),
-        finished: all(&ledger.finished, |entry| {
-            let ((high, low), (place, minute)) = (halves(entry.name.id), place(entry.name.place));
-            wire::Finished {
-                high,
-                low,
-                place,
-                minute,
-                jobs: u32::from(entry.name.jobs),
-                since_ms: entry.since,
-                confirmed_ms: entry.confirmed,
-                request: entry.request,
-            }
-        }),
+        finished: all(&ledger.finished, write_finished),
         dead: all(&ledger.dead, write_dead),
         moves: all(&ledger.moves, write_move),
         cancelling: all(&ledger.cancelling, write_ref),
@@ -260,18 +248,7 @@ fn read(message: wire::Ledger) -> Result<Ledger, String> {
         ended: try_all(message.ended, |ended| {
             Ok(Ended { session: SessionId(id16("session", &ended.session)?), at: time(ended.at_ms)?, held: ended.held })
         })?,
-        finished: try_all(message.finished, |entry| {
-            Ok(Finished {
-                name: SegmentName {
-                    id: segment(entry.high, entry.low)?,
-                    place: read_place(entry.place, entry.minute)?,
-                    jobs: short("number of jobs", entry.jobs)?,
-                },
-                since: time(entry.since_ms)?,
-                confirmed: entry.confirmed_ms.map(time).transpose()?,
-                request: entry.request,
-            })
-        })?,
+        finished: try_all(message.finished, read_finished)?,
         dead: try_all(message.dead, read_dead)?,
         moves: try_all(message.moves, read_move)?,
         cancelling: try_all(message.cancelling, read_ref)?,
@@ -294,6 +271,33 @@ fn read(message: wire::Ledger) -> Result<Ledger, String> {
             SegmentId::from_number(u128::from_be_bytes(id16("spill", &id)?)).ok_or_else(|| "a spill is none".to_owned())
         })?,
         counters: read_counters(message.counters.unwrap_or_default()),
+    })
+}
+
+fn write_finished(entry: &Finished) -> wire::Finished {
+    let ((high, low), (place, minute)) = (halves(entry.name.id), place(entry.name.place));
+    wire::Finished {
+        high,
+        low,
+        place,
+        minute,
+        jobs: u32::from(entry.name.jobs),
+        since_ms: entry.since,
+        confirmed_ms: entry.confirmed,
+        request: entry.request,
+    }
+}
+
+fn read_finished(entry: wire::Finished) -> Result<Finished, String> {
+    Ok(Finished {
+        name: SegmentName {
+            id: segment(entry.high, entry.low)?,
+            place: read_place(entry.place, entry.minute)?,
+            jobs: short("number of jobs", entry.jobs)?,
+        },
+        since: time(entry.since_ms)?,
+        confirmed: entry.confirmed_ms.map(time).transpose()?,
+        request: entry.request,
     })
 }
 

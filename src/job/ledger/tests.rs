@@ -27,6 +27,7 @@ fn run(from: u16, to: u16, due: Millis) -> Run {
 const NOW: Millis = 1_767_227_400_000;
 
 /// One that has something of everything.
+#[allow(clippy::too_many_lines, reason = "one value")]
 pub(crate) fn full() -> Ledger {
     let claim = ClaimId::new(7).unwrap();
     let traits = Traits {

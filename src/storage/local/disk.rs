@@ -280,7 +280,7 @@ fn locks_exclude(private: &Path, root: &Path, share: Share) -> Result<(), Error>
             Ok(()) => Err(lockless("two handles got the same lock")),
             Err(_) => Ok(()),
         },
-        // Somebody else is opening the store at this moment, and the lock holds.
+        // Another process is opening the store at this moment, and the lock holds.
         Err(TryLockError::WouldBlock) => Ok(()),
         Err(TryLockError::Error(error)) => Err(lockless(&error.to_string()).with_source(error)),
     }

@@ -84,7 +84,7 @@ impl Share {
             let next = match open(flags) {
                 Err(Errno::NOENT) => match mkdirat(&here, part, Mode::from_raw_mode(self.folder_mode())) {
                     Ok(()) => open(flags | OFlags::NOFOLLOW).inspect(|made| self.take_after(made)),
-                    // Somebody else was faster.
+                    // Another process was faster.
                     Err(Errno::EXIST) => open(flags),
                     // It is the folder above that cannot be written.
                     Err(error) => return Err((above, error.into())),
@@ -113,7 +113,7 @@ impl Share {
     pub(super) fn make_folders(self, _: &Path, folder: &Path) -> Result<(), NotMade> {
         fs::create_dir_all(folder).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists if folder.exists() => (folder.into(), io::ErrorKind::NotADirectory.into()),
-            // Somebody made it before us and removed it before we looked.
+            // Another process made it before us and removed it before we looked.
             io::ErrorKind::AlreadyExists => (folder.into(), io::ErrorKind::NotFound.into()),
             _ => (folder.into(), error),
         })

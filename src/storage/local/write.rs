@@ -106,7 +106,7 @@ impl Disk {
         Ok(tag)
     }
 
-    /// Whoever is told that he lost must be able to rely on it: what beat him is flushed first.
+    /// Flushes the winning object before a conflict is reported, so that the loser can rely on it after a power cut.
     fn compare(&self, name: &Name, mode: &PutMode) -> Result<()> {
         let wanted = match mode {
             PutMode::Overwrite => return Ok(()),
@@ -250,7 +250,7 @@ impl<'a> Locked<'a> {
                 Ok(()) => break,
             }
         }
-        // Somebody has removed the file: others would lock another one. Keeping ours refuses until the store is
+        // The file was removed: others would lock another one. Keeping ours refuses until the store is
         // reopened.
         let held = is_at(&file, path);
         let locked = Self(slot);

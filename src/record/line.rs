@@ -1,5 +1,4 @@
-//! The right to change one key, which one operation of a process has at a time. Those who keep a lease alive or give it
-//! back go first, however many others wait; otherwise it goes in the order of asking.
+//! The right to change one record, which one operation of a process has at a time: a fair lock with two priorities.
 
 use std::{
     collections::VecDeque,
@@ -9,13 +8,13 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// A lock that is fair, and in which some go first.
-pub(super) struct Line<T>(Mutex<State<T>>);
+/// A fair lock: the value goes to those who wait in the order of asking, urgent ones first.
+pub(crate) struct Line<T>(Mutex<State<T>>);
 
 struct State<T> {
-    /// `None` while somebody has it. Whoever gives it back gives it to the next in line, so nobody can jump the line.
+    /// `None` while it is locked. It is given back to the next in line, so that no newcomer can jump the line.
     free: Option<T>,
-    /// Made when somebody has to wait, which on most keys nobody ever does.
+    /// Made when an operation has to wait, which on most records never happens.
     waiting: Option<Box<Waiting<T>>>,
 }
 
@@ -24,23 +23,23 @@ struct Waiting<T> {
     others: VecDeque<oneshot::Sender<Right<T>>>,
 }
 
-/// Where to stand.
+/// The priority of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
-    /// Before all who stand in turn.
+pub(crate) enum Order {
+    /// Before all that wait in turn.
     First,
     /// In the order of asking.
     InTurn,
 }
 
-/// The right, and what it is over. Dropped, it goes to the next in line.
-pub(super) struct Right<T> {
+/// The locked value. Dropped, it goes to the next in line.
+pub(crate) struct Right<T> {
     line: Arc<Line<T>>,
     value: Option<T>,
 }
 
 impl<T> Line<T> {
-    pub(super) fn new(value: T) -> Self {
+    pub(crate) fn new(value: T) -> Self {
         Self(Mutex::new(State { free: Some(value), waiting: None }))
     }
 
@@ -48,19 +47,20 @@ impl<T> Line<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The right, if nobody has it and so nobody waits for it.
-    pub(super) fn try_take(self: &Arc<Self>) -> Option<Right<T>> {
+    /// The value, if it is not locked; then no operation waits for it either.
+    pub(crate) fn try_take(self: &Arc<Self>) -> Option<Right<T>> {
         let value = self.lock().free.take()?;
         Some(Right { line: Arc::clone(self), value: Some(value) })
     }
 
-    /// Whether nobody has it.
-    pub(super) fn is_free(&self) -> bool {
+    /// Whether it is not locked.
+    pub(crate) fn is_free(&self) -> bool {
         self.lock().free.is_some()
     }
 
-    /// The right, when it is this one's turn. Whoever is dropped while it waits, or just as it is served, is passed over.
-    pub(super) async fn take(self: Arc<Self>, order: Order) -> Right<T> {
+    /// The value, when it is this operation's turn. One that is dropped while it waits, or just as it is served, is
+    /// passed over.
+    pub(crate) async fn take(self: Arc<Self>, order: Order) -> Right<T> {
         loop {
             let served = {
                 let mut state = self.lock();
@@ -147,7 +147,7 @@ impl<T> Drop for Right<T> {
                     }
                 }
             };
-            // Sent as a right of its own: if it is dropped on the way, with whoever waited for it, it goes on from there.
+            // Sent as a right of its own: if it is dropped on the way, with the operation that waited, it goes on from there.
             let right = Self { line: Arc::clone(&self.line), value: Some(value) };
             if let Err(mut unwanted) = next.send(right) {
                 self.value = unwanted.value.take();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn who_keeps_a_lease_goes_before_all_others_and_each_in_the_order_of_asking() {
+    fn urgent_operations_go_first_and_each_in_the_order_of_asking() {
         let line = line();
         let right = line.try_take().expect("free");
         let numbers = [(Order::InTurn, 3), (Order::InTurn, 4), (Order::First, 1), (Order::First, 2)];
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_dropped_while_it_waits_or_just_as_it_is_served_is_passed_over() {
+    fn one_dropped_while_it_waits_or_as_it_is_served_is_passed_over() {
         let line = line();
         let right = line.try_take().expect("free");
         let mut waiting: Vec<_> = (0..4).map(|number| Box::pin(stand(&line, Order::InTurn, number))).collect();

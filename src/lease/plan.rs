@@ -233,7 +233,7 @@ impl<'a> View<'a> {
 
     /// When a new lease ends by the wall clock: not much later than by the store's, or a dead holder whose clock was ahead
     /// would keep a key closed for as long.
-    fn expiry(&self, ttl: Ttl) -> Result<Timestamp> {
+    pub(crate) fn expiry(&self, ttl: Ttl) -> Result<Timestamp> {
         let wall = self.readings.now.wall;
         let latest = self.readings.store_upper.map(|upper| upper.plus(self.rules.max_clock_skew));
         let expires = ttl.expiry(latest.map_or(wall, |latest| wall.min(latest)))?;
@@ -251,7 +251,7 @@ impl<'a> View<'a> {
     }
 
     /// It is not later than this, by the store's clock as far as that is known.
-    fn store_upper(&self) -> Timestamp {
+    pub(crate) fn store_upper(&self) -> Timestamp {
         self.readings.store_upper.unwrap_or(self.readings.now.wall)
     }
 

@@ -242,30 +242,6 @@ fn id(name: &str, bytes: &Bytes) -> std::result::Result<[u8; 16], String> {
     <[u8; 16]>::try_from(bytes.as_ref()).map_err(|_| format!("its {name} is no id"))
 }
 
-fn decode_lease(lease: wire::Lease) -> std::result::Result<Lease, String> {
-    let text = |error: Error| error.to_string();
-    let expires = time("expiry", lease.expires_ms)?;
-    // What cannot be filed was never granted.
-    Hour::of(expires).map_err(text)?;
-    Ok(Lease {
-        id: id("lease", &lease.id)?.into(),
-        request_id: lease.request_id,
-        owner: lease.owner.into(),
-        process: id("process", &lease.process)?.into(),
-        note: lease.note,
-        fence: fence(lease.fence)?,
-        granted: time("grant", lease.granted_ms)?,
-        expires,
-        ttl: Ttl::new(Duration::from_millis(lease.ttl_ms)).map_err(text)?,
-        beat: id("beat", &lease.beat)?.into(),
-        lasts: lease.lasts_ms.map(Duration::from_millis),
-        boot: match lease.boot {
-            None => None,
-            Some(boot) => Some(Boot { id: id("boot", &boot.id)?.into(), at: Duration::from_millis(boot.at_ms) }),
-        },
-    })
-}
-
 /// Everything that a record must be; what it is not is said in a few words.
 pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> {
     let Some(length) = body.len().checked_sub(CHECKSUM_SIZE) else {
@@ -277,8 +253,7 @@ pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> 
     }
     let message = wire::Record::decode(body.clone()).map_err(|error| error.to_string())?;
     let text = |error: Error| error.to_string();
-    let fence = |number| Fence::new(number).map_err(text);
-    let lease = message.lease.map(decode_lease).transpose()?;
+    let lease = message.lease.map(lease_from_wire).transpose()?;
     let waiting = match message.waiting {
         None => None,
         Some(mark) => Some(Mark {
@@ -346,7 +321,7 @@ pub(crate) fn lease_from_wire(lease: wire::Lease) -> std::result::Result<Lease, 
         owner: lease.owner.into(),
         process: id("process", &lease.process)?.into(),
         note: lease.note,
-        fence: Fence::new(lease.fence).map_err(text)?,
+        fence: fence(lease.fence)?,
         granted: time("grant", lease.granted_ms)?,
         expires: {
             let expires = time("expiry", lease.expires_ms)?;
@@ -362,17 +337,6 @@ pub(crate) fn lease_from_wire(lease: wire::Lease) -> std::result::Result<Lease, 
             Some(boot) => Some(Boot { id: id("boot", &boot.id)?.into(), at: Duration::from_millis(boot.at_ms) }),
         },
     })
-}
-
-/// A time that the clock cannot count must not come back as another one.
-fn time(name: &str, millis: i64) -> std::result::Result<Timestamp, String> {
-    Some(Timestamp::from_millis(millis))
-        .filter(|at| at.as_millis() == millis)
-        .ok_or_else(|| format!("the time of its {name} is {millis} ms since 1970, which no clock shows"))
-}
-
-fn id(name: &str, bytes: &Bytes) -> std::result::Result<[u8; 16], String> {
-    <[u8; 16]>::try_from(bytes.as_ref()).map_err(|_| format!("its {name} is no id"))
 }
 
 #[cfg(test)]

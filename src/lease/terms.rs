@@ -3,7 +3,8 @@
 
 use super::{
     ended::Bounds,
-    engine::{Engine, Now},
+    engine::Engine,
+    plan::{Facts, Now, View},
     record::Boot,
     settings::{LeaseSettings, Shared},
     types::Request,
@@ -29,8 +30,9 @@ impl Terms {
         &self.0.backend
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.0.shared
+    pub(crate) fn shared(&self) -> Shared {
+        let rules = &self.0.rules;
+        Shared { epoch: rules.epoch, max_clock_skew: rules.max_clock_skew, max_ttl: rules.max_ttl }
     }
 
     pub(crate) fn settings(&self) -> &LeaseSettings {
@@ -52,15 +54,20 @@ impl Terms {
 
     /// The one that the process announces in a local directory.
     pub(crate) fn process(&self) -> ProcessId {
-        self.0.process
+        self.0.rules.process
     }
 
     pub(crate) fn boot(&self) -> Option<BootId> {
-        self.0.boot
+        self.0.rules.boot
+    }
+
+    /// What the rules of leases go by at these readings of the two clocks, for a record that they know nothing of.
+    fn at(&self, moment: Moment, wall: Timestamp) -> View<'_> {
+        self.0.view(Facts::read(None, None, None), Now { moment, wall })
     }
 
     pub(crate) fn boot_at(&self, moment: Moment) -> Option<Boot> {
-        self.0.boot_at(moment)
+        self.at(moment, Timestamp::default()).boot()
     }
 
     pub(crate) fn bounds(&self) -> Bounds {
@@ -74,7 +81,7 @@ impl Terms {
     }
 
     pub(crate) fn announce(&self) -> Result<()> {
-        self.0.backend.announce(self.0.process)
+        self.0.backend.announce(self.0.rules.process)
     }
 
     pub(crate) async fn trust_clock(&self) -> Result<()> {
@@ -82,26 +89,26 @@ impl Terms {
     }
 
     pub(crate) fn believe(&self, wall: Timestamp) -> Result<()> {
-        self.0.believe(wall)
+        self.0.check_clock(wall)
     }
 
     pub(crate) fn expiry(&self, moment: Moment, wall: Timestamp, ttl: Ttl) -> Result<Timestamp> {
-        self.0.expiry(Now { moment, wall }, ttl)
+        self.at(moment, wall).expiry(ttl)
     }
 
     pub(crate) fn store_upper(&self, wall: Timestamp) -> Timestamp {
-        self.0.store_upper(wall)
+        self.at(Moment::default(), wall).store_upper()
     }
 
     /// The time to live that is asked for, if this store allows it.
     pub(crate) fn ttl_of(&self, request: &Request) -> Result<Ttl> {
-        self.0.allow_request(request)?;
-        self.0.clamp(request.ttl_or_default()?)
+        self.0.limits.allow_request(request)?;
+        self.0.limits.clamp(request.ttl_or_default()?)
     }
 
     /// A time to live that replaces the one that was asked for, if this store allows it.
     pub(crate) fn allow(&self, ttl: Ttl) -> Result<Ttl> {
-        self.0.allow(ttl)?;
+        self.0.limits.allow(ttl)?;
         Ok(ttl)
     }
 }

@@ -5,6 +5,7 @@ use crate::{
     plan::Plan,
     records::{Lease, Record, hour_of, id},
     register::Register,
+    slots::Slots,
     world::{SKEW_MICROS, World},
 };
 use leasehold::{
@@ -68,6 +69,7 @@ pub struct State {
     /// The highest fence that the resource has seen, by key.
     pub resource: BTreeMap<String, u64>,
     pub grants: u64,
+    pub slots: Slots,
     register: Register,
     violations: Vec<String>,
 }
@@ -114,7 +116,8 @@ impl Auditor {
     }
 
     pub fn grants(&self) -> u64 {
-        self.lock().grants
+        let state = self.lock();
+        state.grants + state.slots.grants
     }
 
     pub fn accuse(&self, what: impl Into<String>) {
@@ -151,7 +154,9 @@ impl Auditor {
         let name = applied.name.as_str();
         let how = if applied.op == Op::Put { "wrote" } else { "deleted" };
         self.world.note(format_args!("    the store {how} {name}"));
-        let problems = if let Some((namespace, key)) = name.split_once("/meta/") {
+        let problems = if let Some(problems) = self.observe_slots(applied) {
+            problems
+        } else if let Some((namespace, key)) = name.split_once("/meta/") {
             let key = key.strip_suffix(".pb").unwrap_or(key);
             self.world.watching(|| self.see_record(namespace, key, applied))
         } else if let Some((namespace, filed)) = name.split_once("/.lease-index/") {
@@ -289,7 +294,8 @@ impl Auditor {
     /// What is in the store in the end.
     pub fn left(&self) -> Left {
         let state = self.lock();
-        let entries = state.entries.iter().chain(state.register.entries()).cloned().collect();
+        let entries = state.entries.iter().chain(&state.slots.entries);
+        let entries = entries.chain(state.register.entries()).cloned().collect();
         let highest = state.told.values().cloned().collect();
         Left { entries, markers: state.register.markers(), highest }
     }

@@ -19,6 +19,7 @@ mod profile;
 mod records;
 mod register;
 mod run;
+mod slots;
 mod txns;
 mod wire;
 mod world;
@@ -150,6 +151,24 @@ fn the_first_seed_that_breaks_a_promise() {
         }
     }
     panic!("{seeds} seeds, and no promise is broken");
+}
+
+/// Semaphores have runs of their own: `LEASEHOLD_SIM='7 semaphore'` replays one.
+#[test]
+fn no_promise_about_semaphores_is_broken() {
+    let (mut grants, mut faults) = (0, 0);
+    for seed in 0..number("LEASEHOLD_SIM_SEMAPHORE_SEEDS", 60) {
+        let text = format!("{seed} semaphore");
+        let plan: Plan = text.parse().unwrap();
+        let ran = run(&plan, false);
+        grants += ran.grants;
+        faults += ran.faults.values().sum::<u64>();
+        let first = ran.violations.first();
+        let smaller = first.map(|what| (what, shrink(&plan, &kind_of(what)).to_string()));
+        assert_eq!(smaller, None, "LEASEHOLD_SIM='{text}'");
+    }
+    println!("{grants} slots granted, {faults} faults");
+    assert!(grants > 0);
 }
 
 /// Seeds that found a bug once; `docs/TESTING.md` says which.

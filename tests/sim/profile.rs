@@ -18,22 +18,24 @@ pub enum Profile {
     Shared,
     /// Operators at work: force, repairs; many namespaces, names and guards.
     Operated,
+    /// Semaphores only. No seed is of this kind by itself: it is named.
+    Semaphore,
 }
 
 /// What only some kinds of runs have.
 const SPECIAL: [(&str, &[Profile]); 17] = {
-    use Profile::{Clocks, Operated, Served, Shared};
+    use Profile::{Clocks, Operated, Semaphore, Served, Shared};
     [
-        ("by_id", &[Served, Clocks, Shared, Operated]),
-        ("evict", &[Served, Clocks, Operated]),
-        ("sweeper", &[Served, Clocks, Shared, Operated]),
-        ("wrong", &[Clocks, Shared]),
+        ("by_id", &[Served, Clocks, Shared, Operated, Semaphore]),
+        ("evict", &[Served, Clocks, Operated, Semaphore]),
+        ("sweeper", &[Served, Clocks, Shared, Operated, Semaphore]),
+        ("wrong", &[Clocks, Shared, Semaphore]),
         ("one_shot", &[Clocks, Shared]),
-        ("rates", &[Clocks, Shared]),
-        ("dates", &[Clocks, Shared, Operated]),
+        ("rates", &[Clocks, Shared, Semaphore]),
+        ("dates", &[Clocks, Shared, Operated, Semaphore]),
         ("proxy", &[Clocks, Shared]),
-        ("fronts", &[Clocks]),
-        ("whole", &[Clocks, Shared, Operated]),
+        ("fronts", &[Clocks, Semaphore]),
+        ("whole", &[Clocks, Shared, Operated, Semaphore]),
         ("force", &[Operated]),
         ("fsck", &[Operated]),
         ("namespaces", &[Operated]),
@@ -45,7 +47,8 @@ const SPECIAL: [(&str, &[Profile]); 17] = {
 };
 
 impl Profile {
-    const ALL: [Self; 5] = [Self::Plain, Self::Served, Self::Clocks, Self::Shared, Self::Operated];
+    const ALL: [Self; 6] =
+        [Self::Plain, Self::Served, Self::Clocks, Self::Shared, Self::Operated, Self::Semaphore];
 
     /// That of a seed.
     pub fn of(seed: u64) -> Self {

@@ -31,10 +31,8 @@ impl Kind for FencedKind {
 
     async fn check(&self, object: &Object<'_>, _: &Context) -> Result<Option<Finding>> {
         let name = object.name;
-        let Some((last, decoded)) = name
-            .as_str()
-            .strip_prefix(&object.folder.path)
-            .and_then(|last| Some((last, Key::from_name(last).ok()?)))
+        let Some((last, decoded)) =
+            name.as_str().strip_prefix(&object.folder.path).and_then(|last| Some((last, Key::from_name(last).ok()?)))
         else {
             return Ok(Some(Finding::unknown(name)));
         };

@@ -238,7 +238,8 @@ fn next(
     if let Some(there) = there.filter(|there| there.fence > fence) {
         return Err(Refused { asked: fence, fence: there.fence });
     }
-    let earlier = there.into_iter().flat_map(|there| std::iter::once(there.write_id).chain(there.earlier.iter().copied()));
+    let earlier =
+        there.into_iter().flat_map(|there| std::iter::once(there.write_id).chain(there.earlier.iter().copied()));
     let earlier: Vec<WriteId> = earlier.take(REMEMBERED - 1).collect();
     let cas::Stamp { write_id, revision } = stamp;
     Ok(Object { write_id, revision, fence, written: now, earlier, bytes: bytes.clone() })

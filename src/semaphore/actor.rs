@@ -10,21 +10,11 @@ use super::{
     types::SlotRenewed,
 };
 use crate::{
-    Error, Hour, LeaseId, Result, Ttl, WriteId,
-    clock::Moment,
-    generator::GeneratorExt,
-    kind::Verdict,
-    lease::Grant,
-    record::Change,
-    storage::cas::Seen,
+    Error, Hour, LeaseId, Result, Ttl, WriteId, clock::Moment, generator::GeneratorExt, kind::Verdict, lease::Grant,
+    record::Change, storage::cas::Seen,
 };
 use futures_util::FutureExt;
-use std::{
-    collections::VecDeque,
-    panic::AssertUnwindSafe,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::VecDeque, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// A slot that is to be given back.
@@ -187,10 +177,8 @@ impl Actor {
 
     fn is_due(&self) -> bool {
         let now = self.now();
-        let asked = !self.tries.is_empty()
-            || !self.renews.is_empty()
-            || !self.resizes.is_empty()
-            || !self.settles.is_empty();
+        let asked =
+            !self.tries.is_empty() || !self.renews.is_empty() || !self.resizes.is_empty() || !self.settles.is_empty();
         let again = now >= self.retry_at && (!self.releases.is_empty() || self.doubt.is_some());
         let looks = !self.waiters.is_empty() && now >= self.look_at;
         asked || again || looks || self.leaves_line() || self.cell.lock().kept.iter().any(|kept| kept.renew_at() <= now)
@@ -232,7 +220,8 @@ impl Actor {
         self.looks = if revision == self.saw { self.looks.saturating_add(1) } else { 0 };
         self.saw = revision;
         let rounds = u32::try_from(1 + ahead / size).unwrap_or(u32::MAX).saturating_mul(1 << self.looks.min(6) / 2);
-        let longest = settings.poll_interval.saturating_mul(rounds).min(settings.max_poll_interval.max(settings.poll_interval));
+        let longest =
+            settings.poll_interval.saturating_mul(rounds).min(settings.max_poll_interval.max(settings.poll_interval));
         let pause = self.engine.terms.backend().generator.between(longest / 2, longest);
         self.look_at = self.now().plus(pause);
     }

@@ -174,7 +174,8 @@ impl Core {
             let Some(record) = self.record() else { return };
             let facts = self.facts_now(terms);
             let free = super::rules::could_be_served(record, &facts, terms);
-            let first: Vec<_> = record.waiting.iter().filter(|waiting| !self.absent.contains(&waiting.process)).take(free).collect();
+            let first: Vec<_> =
+                record.waiting.iter().filter(|waiting| !self.absent.contains(&waiting.process)).take(free).collect();
             let patience = first.iter().map(|waiting| 2 * waiting.interval).max().unwrap_or_default();
             let others = first.iter().map(|waiting| waiting.process).filter(|process| *process != facts.process);
             (others.collect::<Vec<_>>(), patience)

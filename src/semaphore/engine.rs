@@ -56,12 +56,7 @@ impl Start for StartActor {
 
 impl Engine {
     pub(crate) fn new(terms: Terms) -> Arc<Self> {
-        Arc::new_cyclic(|this| Self {
-            terms,
-            counters: Counters::new(),
-            cells: Mutex::default(),
-            this: this.clone(),
-        })
+        Arc::new_cyclic(|this| Self { terms, counters: Counters::new(), cells: Mutex::default(), this: this.clone() })
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -180,7 +175,14 @@ impl Engine {
     }
 
     /// A slot of which this much is known.
-    pub(super) fn slot(&self, cell: &Cell, lease: &crate::lease::record::Lease, number: u32, deadline: clock::Moment, old: Option<&Grant>) -> Slot {
+    pub(super) fn slot(
+        &self,
+        cell: &Cell,
+        lease: &crate::lease::record::Lease,
+        number: u32,
+        deadline: clock::Moment,
+        old: Option<&Grant>,
+    ) -> Slot {
         let grant = Grant {
             namespace: cell.slot.namespace.clone(),
             key: cell.slot.key.clone(),

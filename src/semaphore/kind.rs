@@ -46,7 +46,8 @@ impl SemaphoreKind {
 
     async fn check_record(&self, object: &Object<'_>, repairs: bool) -> Result<Option<Finding>> {
         let (name, top) = (object.name, object.folder.top.as_str());
-        let Some(short) = layout::key_name(&object.folder.path, name).filter(|short| Key::from_name(short).is_ok()) else {
+        let Some(short) = layout::key_name(&object.folder.path, name).filter(|short| Key::from_name(short).is_ok())
+        else {
             return Ok(Some(Finding::unknown(name)));
         };
         let unreadable = |error: Error| {
@@ -83,7 +84,8 @@ impl SemaphoreKind {
             if again.is_none_or(|again| again.record().write_id() != seen.record().write_id()) {
                 return Ok(None);
             }
-            let missing = Finding::new(Damage::MissingEntry, &entry, format!("{} has a slot without an entry", slot.key));
+            let missing =
+                Finding::new(Damage::MissingEntry, &entry, format!("{} has a slot without an entry", slot.key));
             let missing = missing.key(&slot.key).advise("leasehold fsck --repair writes it");
             if !repairs {
                 return Ok(Some(missing));

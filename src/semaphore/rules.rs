@@ -173,7 +173,13 @@ pub(super) struct Planned {
 }
 
 /// What follows the record that is there.
-pub(super) fn plan(base: Option<&Record>, wishes: &Wishes, facts: &Facts<'_>, terms: &Terms, stamp: Stamp) -> Result<Planned> {
+pub(super) fn plan(
+    base: Option<&Record>,
+    wishes: &Wishes,
+    facts: &Facts<'_>,
+    terms: &Terms,
+    stamp: Stamp,
+) -> Result<Planned> {
     let asked = wishes.grants.first().map(|wish| wish.size).or(wishes.size);
     let size = base.map(|base| base.size).or(asked);
     let mut next = Planned {

@@ -121,7 +121,8 @@ impl Actor {
         let (mut change, since) = self.doubt.take().unwrap_or_else(|| {
             (Change::new(terms.backend(), self.cell.slot.clone(), self.core.seen(), patience), terms.now().0)
         });
-        let shortest = wishes.renewals.iter().filter_map(|renewal| Some(self.core.record()?.holder(renewal.id)?.lease.ttl));
+        let shortest =
+            wishes.renewals.iter().filter_map(|renewal| Some(self.core.record()?.holder(renewal.id)?.lease.ttl));
         let shortest = shortest.chain(wishes.grants.iter().map(|wish| wish.ttl)).min();
         // Far below the time to live.
         let limit = shortest.map_or(4 * timeout, |ttl| (ttl.as_duration() / 2).min(4 * timeout));
@@ -135,7 +136,8 @@ impl Actor {
                 record.map_or(Ok(()), |record| record.may_change(key, terms.shared().epoch))?;
                 let facts = core.facts(&terms, there.and_then(Seen::modified));
                 let planned = rules::plan(record, wishes, &facts, &terms, stamp)?;
-                let filed = |hour| core.indexed.contains(&hour) || record.is_some_and(|record| record.hour == Some(hour));
+                let filed =
+                    |hour| core.indexed.contains(&hour) || record.is_some_and(|record| record.hour == Some(hour));
                 planned.must_be_filed(stamp, filed)?;
                 let base = Some(record.map(|record| record.write_id));
                 let writes = planned.changed || sent_on == Some(None) || sent_on == Some(base);
@@ -162,7 +164,8 @@ impl Actor {
                 Ok(())
             }
             failed => {
-                let late = || Error::unavailable(format!("{key} was not changed in time: no answer came within {limit:?}"));
+                let late =
+                    || Error::unavailable(format!("{key} was not changed in time: no answer came within {limit:?}"));
                 let error = failed.and_then(Result::err).unwrap_or_else(late);
                 let doubtful = change.is_in_doubt() && terms.now().0.since(since) < LONGEST_WRITE;
                 if doubtful && error.kind() != ErrorKind::Regressed {
@@ -196,7 +199,8 @@ impl Actor {
         let Some(record) = self.core.record().cloned() else {
             self.releases.drain(..).filter_map(|release| release.reply).for_each(|reply| drop(reply.send(Ok(()))));
             let key = self.cell.slot.key.clone();
-            let none = || Error::config(format!("there is no semaphore {key}: it is made when a slot is first asked for"));
+            let none =
+                || Error::config(format!("there is no semaphore {key}: it is made when a slot is first asked for"));
             self.resizes.drain(..).for_each(|(_, reply)| drop(reply.send(Err(none()))));
             self.settles.drain(..).for_each(|(_, _, reply)| drop(reply.send(Ok(Verdict::Stale))));
             return;

@@ -47,9 +47,9 @@ async fn one(semaphores: &Semaphores) -> Slot {
 
 fn waiting(semaphores: &Semaphores, wait: u64) -> JoinHandle<SlotAcquired> {
     let semaphores = semaphores.clone();
-    tokio::spawn(async move {
-        semaphores.acquire(&key("gpu"), 3, &request(), Duration::from_secs(wait)).await.unwrap()
-    })
+    tokio::spawn(
+        async move { semaphores.acquire(&key("gpu"), 3, &request(), Duration::from_secs(wait)).await.unwrap() },
+    )
 }
 
 async fn held(semaphores: &Semaphores) -> Vec<u32> {

@@ -47,8 +47,7 @@ const SPECIAL: [(&str, &[Profile]); 17] = {
 };
 
 impl Profile {
-    const ALL: [Self; 6] =
-        [Self::Plain, Self::Served, Self::Clocks, Self::Shared, Self::Operated, Self::Semaphore];
+    const ALL: [Self; 6] = [Self::Plain, Self::Served, Self::Clocks, Self::Shared, Self::Operated, Self::Semaphore];
 
     /// That of a seed.
     pub fn of(seed: u64) -> Self {

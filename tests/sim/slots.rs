@@ -118,7 +118,9 @@ impl Slots {
             }
             believers += 1;
             if record.of(belief.id.as_bytes()).is_none() {
-                problems.push(format!("exclusion of slots: machine {machine} believes in {slot:?}, and {key} is {record:?}"));
+                problems.push(format!(
+                    "exclusion of slots: machine {machine} believes in {slot:?}, and {key} is {record:?}"
+                ));
             }
         }
         if believers > SIZE {
@@ -127,7 +129,14 @@ impl Slots {
         problems
     }
 
-    fn see_record(&mut self, world: &World, misled: bool, namespace: &str, name: &str, applied: &Applied) -> Vec<String> {
+    fn see_record(
+        &mut self,
+        world: &World,
+        misled: bool,
+        namespace: &str,
+        name: &str,
+        applied: &Applied,
+    ) -> Vec<String> {
         let key = format!("{namespace}/{name}");
         let Some(body) = &applied.body else { return vec![format!("the semaphore {key} was deleted")] };
         let Ok(record) = Record::decode(body.clone()) else { return vec![format!("{key} cannot be read")] };
@@ -150,7 +159,10 @@ impl Slots {
                     must(old.expires_ms <= lease.expires_ms, "an expiry does not move back");
                 }
                 None => {
-                    must(lease.fence > before.last_fence && lease.fence <= record.last_fence, "a grant has a new fence");
+                    must(
+                        lease.fence > before.last_fence && lease.fence <= record.last_fence,
+                        "a grant has a new fence",
+                    );
                     must(self.fences.entry(key.clone()).or_default().insert(lease.fence), "a fence is used once");
                 }
             }

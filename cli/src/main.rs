@@ -12,6 +12,7 @@ mod fsck;
 mod lease;
 mod lock;
 mod output;
+mod put;
 mod remote;
 mod serve;
 mod settings;
@@ -58,6 +59,8 @@ enum Command {
     Watch(lease::Watch),
     /// Show all keys
     List(lease::List),
+    /// Write an object that refuses a fence older than one that it was written with
+    Put(put::Put),
     /// Decide transactions: commit or abort, once and for all
     #[command(subcommand)]
     Txn(txn::Command),
@@ -115,6 +118,7 @@ async fn dispatch(command: &Command, config: &Config) -> Outcome {
         Command::Get(get) => get.run(config).await,
         Command::Watch(watch) => watch.run(config).await,
         Command::List(list) => list.run(config).await,
+        Command::Put(put) => put.run(config).await,
         Command::Txn(txn) => txn.run(config).await,
         Command::Sweep(sweep) => sweep.run(config).await,
         Command::Serve(serve) => serve.run(config).await,

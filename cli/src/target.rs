@@ -10,9 +10,10 @@ use crate::{
 };
 use futures_util::{StreamExt, stream::BoxStream};
 use leasehold::{
-    Clock, Error, Key, LeaseId, Leases, Settings, Store, StoreBuilder, SystemClock,
+    Clock, Error, Key, LeaseId, Leases, Namespace, Settings, Store, StoreBuilder, SystemClock,
     decision::{Answer, Decided, Decision, TxnId},
     lease::{self, Acquired, LossReason, MAX_TTL, Renewed, Request},
+    semaphore::{self, SlotAcquired},
     store::Probing,
 };
 use std::time::Duration;
@@ -67,6 +68,8 @@ impl Wanted {
 #[derive(Debug)]
 pub(crate) enum Guard {
     Embedded(lease::Guard),
+    /// A slot of a semaphore.
+    Slot(semaphore::Permit),
     Service(RemoteGuard),
 }
 
@@ -82,6 +85,7 @@ impl Guard {
     pub(crate) fn lease_id(&self) -> String {
         match self {
             Self::Embedded(guard) => guard.grant().lease_id().to_string(),
+            Self::Slot(permit) => permit.slot().lease_id().to_string(),
             Self::Service(guard) => guard.lease_id(),
         }
     }
@@ -89,13 +93,23 @@ impl Guard {
     pub(crate) fn fence(&self) -> u64 {
         match self {
             Self::Embedded(guard) => guard.fence().get(),
+            Self::Slot(permit) => permit.fence().get(),
             Self::Service(guard) => guard.fence(),
+        }
+    }
+
+    /// Which slot of a semaphore it is.
+    pub(crate) fn slot(&self) -> Option<u32> {
+        match self {
+            Self::Slot(permit) => Some(permit.number()),
+            Self::Embedded(_) | Self::Service(_) => None,
         }
     }
 
     pub(crate) fn is_valid(&self) -> bool {
         match self {
             Self::Embedded(guard) => guard.is_valid(),
+            Self::Slot(permit) => permit.is_valid(),
             Self::Service(guard) => guard.is_valid(),
         }
     }
@@ -105,6 +119,7 @@ impl Guard {
         match self {
             // An owner and a reason are what others wrote.
             Self::Embedded(guard) => printable(&guard.lost().await.to_string()),
+            Self::Slot(permit) => printable(&permit.lost().await.to_string()),
             Self::Service(guard) => guard.lost().await,
         }
     }
@@ -112,6 +127,7 @@ impl Guard {
     pub(crate) async fn release(self) -> Result<(), Failure> {
         match self {
             Self::Embedded(guard) => Ok(guard.release().await?),
+            Self::Slot(permit) => Ok(permit.release().await?),
             Self::Service(guard) => Ok(guard.release().await?),
         }
     }
@@ -335,6 +351,26 @@ impl Target {
                 },
             },
         }
+    }
+
+    /// One of `size` slots of a semaphore, kept alive from then on.
+    pub(crate) async fn slot(
+        &self,
+        namespace: &Namespace,
+        (key, size): (&Key, u32),
+        wanted: &Wanted,
+        wait: Duration,
+    ) -> Result<Locked, Failure> {
+        let Self::Embedded(embedded) = self else {
+            return Err(Failure::usage("a semaphore (-n) needs the store itself: use --store in place of --server"));
+        };
+        let semaphores = embedded.store.semaphores(namespace.clone())?;
+        Ok(match semaphores.acquire(key, size, &wanted.request(embedded), wait).await? {
+            SlotAcquired::Granted(slot) => Locked::Granted(Guard::Slot(semaphores.permit(slot, None))),
+            SlotAcquired::Full(full) => {
+                Locked::Held(full.held_by.first().map(|by| Holder::from(&by.holder)), full.retry_after)
+            }
+        })
     }
 
     pub(crate) async fn renew(&self, key: &Key, id: LeaseId, ttl: Option<Duration>) -> Result<Grant, Failure> {

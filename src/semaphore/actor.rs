@@ -66,6 +66,8 @@ pub(super) struct Actor {
     pub(super) saw: u64,
     /// Not before this anything is tried again that failed.
     retry_at: Moment,
+    /// How many slots were last asked for.
+    size: Option<u32>,
     /// Tried once to leave the line that nobody stands in any more.
     left_line: bool,
 }
@@ -90,6 +92,7 @@ impl Actor {
             looks: 0,
             saw: 0,
             retry_at: Moment::default(),
+            size: None,
             left_line: false,
         }
     }
@@ -248,11 +251,14 @@ impl Actor {
             kept: false,
         });
         let grants = self.waiters.iter().chain(&self.tries).filter(|asker| !asker.reply.is_closed());
+        let grants: Vec<_> = grants.map(|asker| asker.wish.clone()).collect();
+        self.size = grants.first().map(|wish| wish.size).or(self.size);
         Wishes {
             renewals: kept.chain(by_id).collect(),
             releases: self.releases.iter().map(|release| release.id).collect(),
             resize: self.resizes.first().map(|(size, _)| *size),
-            grants: grants.map(|asker| asker.wish.clone()).collect(),
+            grants,
+            size: self.size,
             clear: self.settles.iter().any(|(_, dry_run, _)| !dry_run),
             in_line: false,
         }

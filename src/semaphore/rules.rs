@@ -70,6 +70,8 @@ pub(super) struct Wishes {
     pub(super) renewals: Vec<Renewal>,
     pub(super) releases: Vec<LeaseId>,
     pub(super) resize: Option<u32>,
+    /// How many slots were last asked for: a create in doubt is settled by another one with as many.
+    pub(super) size: Option<u32>,
     /// In the order in which they are to be served: those who wait first.
     pub(super) grants: Vec<Wish>,
     /// Ended holders are reason enough to write.
@@ -178,7 +180,8 @@ pub(super) fn plan(
     terms: &Terms,
     stamp: Stamp,
 ) -> Result<Planned> {
-    let size = base.map(|base| base.size).or(wishes.grants.first().map(|wish| wish.size));
+    let asked = wishes.grants.first().map(|wish| wish.size).or(wishes.size);
+    let size = base.map(|base| base.size).or(asked);
     let mut next = Planned {
         record: Record {
             format: FORMAT,

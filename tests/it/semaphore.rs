@@ -1,16 +1,23 @@
 //! Semaphores: never more than n at once, rising fences, first come first served, and one n for everybody.
 
-use crate::common::{Bed, Memory, calm, key, s3};
+use crate::common::{Bed, Memory, calm, key, noon, s3};
 use leasehold::{
-    ErrorKind, Fence, Semaphores, Settings, Store,
+    ErrorKind, Fence, Semaphores, Settings, Store, SystemClock,
     fsck::{Damage, FsckOptions},
     lease::{LossReason, Request},
     semaphore::{MAX_SIZE, Permit, Slot, SlotAcquired, SlotRenewed},
     store::{Probing, RequestKind},
     sweep::SweepOptions,
 };
-use leasehold_testkit::{Answer, Fault, Op, Rule};
-use std::{collections::BTreeSet, time::Duration};
+use leasehold_testkit::{Answer, Fault, Op, Rule, S3Server, TestClock};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 use tokio::task::JoinHandle;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -190,7 +197,8 @@ async fn a_permit_that_cannot_be_renewed_is_lost_in_time_and_says_why() {
     assert!(matches!(&loss.reason, LossReason::Expired { failing: Some(_) }), "{loss}");
     assert_eq!(permit.check().unwrap_err().kind(), ErrorKind::Lost);
     memory.store.faults().clear();
-    permit.release().await.unwrap();
+    let (released, ()) = tokio::join!(permit.release(), memory.pass(Duration::from_secs(20)));
+    released.unwrap();
 }
 
 #[tokio::test]
@@ -244,36 +252,28 @@ async fn a_process_that_died_in_line_is_passed_over() {
     let memory = Memory::new();
     let holder = semaphores(&memory, 1).await;
     let slots = [one(&holder).await, one(&holder).await, one(&holder).await];
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    // Its process ends with its runtime, in the line.
-    let dead = {
-        let _entered = runtime.enter();
-        open(&memory, 2).await
-    };
-    let dead = dead.semaphores("default").unwrap();
-    let asked = waiting(&dead, 3600);
-    for _ in 0..100 {
-        runtime.block_on_in_place(tokio::task::yield_now());
-        calm().await;
-    }
-    asked.abort();
-    drop(runtime);
+    // Its process ends in the line: whatever it has started ends with its runtime.
+    let builder = memory.builder(2);
+    let died = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let process = builder.open().await.unwrap().semaphores("default").unwrap();
+            let (name, request) = (key("gpu"), request());
+            let asking = process.acquire(&name, 3, &request, Duration::from_secs(3600));
+            tokio::select! {
+                biased;
+                _ = asking => panic!("there is none"),
+                () = calm() => {}
+            }
+        });
+    });
+    died.join().unwrap();
+    assert_eq!(holder.peek(&key("gpu")).await.unwrap().unwrap().waiting, 1);
     let behind = waiting(&semaphores(&memory, 3).await, 3600);
     memory.pass(Duration::from_secs(1)).await;
     holder.release_by_id(&key("gpu"), slots[0].lease_id()).await.unwrap();
     memory.pass(Duration::from_secs(12)).await;
     assert!(behind.is_finished());
-}
-
-trait InPlace {
-    fn block_on_in_place<T: Send>(&self, work: impl Future<Output = T> + Send) -> T;
-}
-
-impl InPlace for tokio::runtime::Runtime {
-    /// On a thread of its own: a runtime cannot be entered from another one's task.
-    fn block_on_in_place<T: Send>(&self, work: impl Future<Output = T> + Send) -> T {
-        std::thread::scope(|scope| scope.spawn(|| self.block_on(work)).join().expect("no panic"))
-    }
 }
 
 #[tokio::test]
@@ -389,27 +389,26 @@ async fn fsck_finds_a_slot_without_its_entry_and_a_record_that_cannot_be_read() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_processes_on_a_server_never_hold_more_than_there_are() {
-    let bed = Bed::new().await;
-    let inside = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let fences = std::sync::Arc::new(std::sync::Mutex::new(BTreeSet::new()));
+    let server = S3Server::start(Arc::new(SystemClock::new())).await.unwrap();
+    let inside = Arc::new(AtomicUsize::new(0));
+    let fences = Arc::new(Mutex::new(BTreeSet::new()));
     let mut workers = Vec::new();
     for _ in 0..6 {
         let mut settings = Settings::default();
         settings.poll_interval = Duration::from_millis(2);
         settings.max_poll_interval = Duration::from_millis(10);
         settings.request_timeout = Duration::from_secs(30);
-        let builder =
-            s3(&bed.server, &bed.clock).settings(settings).clock(std::sync::Arc::new(leasehold::SystemClock::new()));
+        let builder = s3(&server, &TestClock::at(noon())).settings(settings).clock(Arc::new(SystemClock::new()));
         let store = builder.probing(Probing::Never).open().await.unwrap();
-        let (inside, fences) = (std::sync::Arc::clone(&inside), std::sync::Arc::clone(&fences));
+        let (inside, fences) = (Arc::clone(&inside), Arc::clone(&fences));
         workers.push(tokio::spawn(async move {
             for _ in 0..5 {
                 let permit = store.semaphore("busy", 2).acquire().await.unwrap();
-                let now = inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst) + 1;
+                let now = inside.fetch_add(1, SeqCst) + 1;
                 assert!(now <= 2, "{now} at once");
                 assert!(fences.lock().unwrap().insert(permit.fence()), "a fence twice");
                 tokio::task::yield_now().await;
-                inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                inside.fetch_sub(1, SeqCst);
                 permit.release().await.unwrap();
             }
         }));

@@ -6,6 +6,7 @@ use crate::{
     queue::Jobs,
     records::{Lease, Record, hour_of, id},
     register::Register,
+    slots::Slots,
     world::{SKEW_MICROS, World},
 };
 use leasehold::{Hour, Key, LeaseId, clock::Timestamp, decision::TxnId};
@@ -65,6 +66,7 @@ pub struct State {
     /// The highest fence that the resource has seen, by key.
     pub resource: BTreeMap<String, u64>,
     pub grants: u64,
+    pub slots: Slots,
     register: Register,
     jobs: Jobs,
     violations: Vec<String>,
@@ -112,7 +114,8 @@ impl Auditor {
     }
 
     pub fn grants(&self) -> u64 {
-        self.lock().grants
+        let state = self.lock();
+        state.grants + state.slots.grants
     }
 
     pub fn accuse(&self, what: impl Into<String>) {
@@ -159,7 +162,9 @@ impl Auditor {
         let name = applied.name.as_str();
         let how = if applied.op == Op::Put { "wrote" } else { "deleted" };
         self.world.note(format_args!("    the store {how} {name}"));
-        let problems = if name.contains("/queue/") {
+        let problems = if let Some(problems) = self.observe_slots(applied) {
+            problems
+        } else if name.contains("/queue/") {
             self.lock().jobs.see(applied);
             Vec::new()
         } else if let Some((namespace, key)) = name.split_once("/meta/") {
@@ -301,7 +306,8 @@ impl Auditor {
     /// What is in the store in the end.
     pub fn left(&self) -> Left {
         let state = self.lock();
-        let entries = state.entries.iter().chain(state.register.entries()).cloned().collect();
+        let entries = state.entries.iter().chain(&state.slots.entries);
+        let entries = entries.chain(state.register.entries()).cloned().collect();
         let highest = state.told.values().cloned().collect();
         Left { entries, markers: state.register.markers(), highest }
     }

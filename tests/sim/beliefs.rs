@@ -230,6 +230,7 @@ impl Auditor {
 
     /// A machine is gone, and what it believed with it.
     pub fn crashed(&self, machine: usize) {
+        self.slots_crashed(machine);
         let gone: Vec<Belief> = {
             let mut state = self.lock();
             let (gone, left) =

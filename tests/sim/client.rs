@@ -74,6 +74,9 @@ impl Client {
     }
 
     async fn step(&mut self) {
+        if self.plan.profile == Profile::Semaphore {
+            return self.semaphore().await;
+        }
         if self.plan.profile == Profile::Operated && self.dice.random_range(0..3) == 0 {
             return self.operate().await;
         }
@@ -296,7 +299,7 @@ impl Client {
         }
     }
 
-    async fn sweep(&mut self) {
+    pub async fn sweep(&mut self) {
         let store = self.store.clone();
         let mut options = SweepOptions::new().op_delay(Duration::ZERO);
         match self.dice.random_range(0..4) {

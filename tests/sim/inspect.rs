@@ -40,6 +40,9 @@ impl Run {
             self.auditor.accuse(format!("I10: decisions that came too late are there for ever: {left:?}"));
         }
         if self.auditor.is_content() {
+            self.inspect_slots();
+        }
+        if self.auditor.is_content() {
             self.ask(undamaged);
         }
     }

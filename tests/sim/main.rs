@@ -20,6 +20,7 @@ mod queue;
 mod records;
 mod register;
 mod run;
+mod slots;
 mod streams;
 mod txns;
 mod wire;
@@ -172,6 +173,24 @@ fn the_first_seed_that_breaks_a_promise() {
         }
     }
     panic!("{seeds} seeds, and no promise is broken");
+}
+
+/// Semaphores have runs of their own: `LEASEHOLD_SIM='7 semaphore'` replays one.
+#[test]
+fn no_promise_about_semaphores_is_broken() {
+    let (mut grants, mut faults) = (0, 0);
+    for seed in 0..number("LEASEHOLD_SIM_SEMAPHORE_SEEDS", 60) {
+        let text = format!("{seed} semaphore");
+        let plan: Plan = text.parse().unwrap();
+        let ran = run(&plan, false);
+        grants += ran.grants;
+        faults += ran.faults.values().sum::<u64>();
+        let first = ran.violations.first();
+        let smaller = first.map(|what| (what, shrink(&plan, &kind_of(what)).to_string()));
+        assert_eq!(smaller, None, "LEASEHOLD_SIM='{text}'");
+    }
+    println!("{grants} slots granted, {faults} faults");
+    assert!(grants > 0);
 }
 
 /// Seeds that found a bug once; `docs/testing/SEEDS.md` says which.

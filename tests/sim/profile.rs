@@ -20,22 +20,24 @@ pub enum Profile {
     Operated,
     /// Producers and workers on a queue. No seed has it by itself: `tests/sim/queue` runs them beside the others.
     Queues,
+    /// Semaphores only. No seed is of this kind by itself: it is named.
+    Semaphore,
 }
 
 /// What only some kinds of runs have.
 const SPECIAL: [(&str, &[Profile]); 17] = {
-    use Profile::{Clocks, Operated, Queues, Served, Shared};
+    use Profile::{Clocks, Operated, Queues, Semaphore, Served, Shared};
     [
-        ("by_id", &[Served, Clocks, Shared, Operated]),
-        ("evict", &[Served, Clocks, Operated]),
-        ("sweeper", &[Served, Clocks, Shared, Operated]),
-        ("wrong", &[Clocks, Shared, Queues]),
+        ("by_id", &[Served, Clocks, Shared, Operated, Semaphore]),
+        ("evict", &[Served, Clocks, Operated, Semaphore]),
+        ("sweeper", &[Served, Clocks, Shared, Operated, Semaphore]),
+        ("wrong", &[Clocks, Shared, Queues, Semaphore]),
         ("one_shot", &[Clocks, Shared]),
-        ("rates", &[Clocks, Shared, Queues]),
-        ("dates", &[Clocks, Shared, Operated, Queues]),
+        ("rates", &[Clocks, Shared, Queues, Semaphore]),
+        ("dates", &[Clocks, Shared, Operated, Queues, Semaphore]),
         ("proxy", &[Clocks, Shared]),
-        ("fronts", &[Clocks]),
-        ("whole", &[Clocks, Shared, Operated, Queues]),
+        ("fronts", &[Clocks, Semaphore]),
+        ("whole", &[Clocks, Shared, Operated, Queues, Semaphore]),
         ("force", &[Operated]),
         ("fsck", &[Operated]),
         ("namespaces", &[Operated]),
@@ -47,7 +49,8 @@ const SPECIAL: [(&str, &[Profile]); 17] = {
 };
 
 impl Profile {
-    const ALL: [Self; 6] = [Self::Plain, Self::Served, Self::Clocks, Self::Shared, Self::Operated, Self::Queues];
+    const ALL: [Self; 7] =
+        [Self::Plain, Self::Served, Self::Clocks, Self::Shared, Self::Operated, Self::Queues, Self::Semaphore];
 
     /// That of a seed.
     pub fn of(seed: u64) -> Self {

@@ -44,6 +44,9 @@ impl Child {
         let mut command = Command::new(program);
         command.args(arguments).env("LEASEHOLD_LEASE", guard.lease_id());
         command.env("LEASEHOLD_FENCE", guard.fence().to_string()).env("LEASEHOLD_KEY", as_argument(key));
+        if let Some(slot) = guard.slot() {
+            command.env("LEASEHOLD_SLOT", slot.to_string());
+        }
         // So that the program, called by the command, finds the same key.
         command.env("LEASEHOLD_NAMESPACE", config.namespace.value.as_str());
         match &config.server {

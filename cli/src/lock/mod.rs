@@ -32,6 +32,9 @@ pub(crate) struct Lock {
     /// Wait for it if somebody else holds it: 10s, or forever
     #[arg(long, value_name = "TIME", value_parser = duration::parse_wait)]
     wait: Option<Duration>,
+    /// Let this many hold it at once: a semaphore. All who name it must say the same number
+    #[arg(short = 'n', long = "slots", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
+    slots: Option<u32>,
     /// What to end with when somebody else holds it [default: 4, or 124 after waiting]
     #[arg(long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
@@ -53,7 +56,7 @@ struct Run {
     /// How long the command may take to end by itself when the lease is lost, before it is killed
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "10s")]
     kill_after: Duration,
-    /// The command, with its arguments. It finds LEASEHOLD_KEY, LEASEHOLD_LEASE and LEASEHOLD_FENCE in its environment
+    /// The command, with its arguments. It finds LEASEHOLD_KEY, LEASEHOLD_LEASE and LEASEHOLD_FENCE in its environment, and LEASEHOLD_SLOT with -n
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -82,7 +85,7 @@ impl Lock {
             Ok(opened) => opened,
             Err(signal) => return Ok(signal.exit_code()),
         };
-        match ask(config, &opened, &self.key, &wanted, self.wait, &mut signals).await.map_err(own)? {
+        match ask(config, &opened, (&self.key, self.slots), &wanted, self.wait, &mut signals).await.map_err(own)? {
             Asked::Told(signal) => Ok(signal.exit_code()),
             Asked::Held(holder, again) => {
                 let failure = held(config, &self.key, holder.as_ref(), again, self.wait);
@@ -105,7 +108,7 @@ impl Elect {
             Err(signal) => return Ok(signal.exit_code()),
         };
         loop {
-            match ask(config, &opened, &self.name, &wanted, Some(duration::FOREVER), &mut signals).await {
+            match ask(config, &opened, (&self.name, None), &wanted, Some(duration::FOREVER), &mut signals).await {
                 Ok(Asked::Told(signal)) => return Ok(signal.exit_code()),
                 Ok(Asked::Held(..)) => {}
                 Ok(Asked::Granted(guard)) => {
@@ -148,13 +151,19 @@ async fn open(
 async fn ask(
     config: &Config,
     opened: &Target,
-    key: &Key,
+    (key, slots): (&Key, Option<u32>),
     wanted: &Wanted,
     wait: Option<Duration>,
     signals: &mut Signals,
 ) -> Result<Asked, Failure> {
     let asked = {
-        let locking = opened.lock(key, wanted, wait.unwrap_or_default());
+        let longest = wait.unwrap_or_default();
+        let locking = async {
+            match slots {
+                Some(size) => opened.slot(&config.namespace.value, (key, size), wanted, longest).await,
+                None => opened.lock(key, wanted, longest).await,
+            }
+        };
         tokio::select! {
             biased;
             locked = in_time(config, to_ask(config, wait), locking) => Ok(locked),

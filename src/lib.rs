@@ -119,10 +119,10 @@ pub use job::fuzz as job_fuzz;
 pub use key::{Decoded, Key, KeyJson};
 pub use lease::Leases;
 pub use namespace::Namespace;
+pub use store::{Settings, Stats, Store, StoreBuilder};
 #[cfg(feature = "testkit")]
 #[doc(hidden)]
 pub use stream::segment::fuzz as stream_segment_fuzz;
-pub use store::{Settings, Stats, Store, StoreBuilder};
 pub use ttl::Ttl;
 
 // Foreign types that occur in signatures: of these versions.

@@ -20,5 +20,9 @@ pub(crate) const LAG_SECONDS: &str = "leasehold_archive_lag_seconds";
 pub(crate) fn describe_lag() {
     metrics::describe_gauge!(LAG_MESSAGES, metrics::Unit::Count, "Messages that are not archived, by domain");
     metrics::describe_gauge!(LAG_BYTES, metrics::Unit::Bytes, "Bytes that are not archived, by domain");
-    metrics::describe_gauge!(LAG_SECONDS, metrics::Unit::Seconds, "Age of the oldest message that is not archived, by domain");
+    metrics::describe_gauge!(
+        LAG_SECONDS,
+        metrics::Unit::Seconds,
+        "Age of the oldest message that is not archived, by domain"
+    );
 }

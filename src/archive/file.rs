@@ -170,7 +170,10 @@ mod tests {
         let mut text = String::new();
         MultiGzDecoder::new(&body[..]).read_to_string(&mut text).unwrap();
         let lines: Vec<&str> = text.split_inclusive('\n').collect();
-        let start = format!(r#"{{"message_id":"{}","subject":"s","timestamp":"2026-01-01T00:00:00.123Z","seq":7,"trace_id":"t""#, rows[0].message.id);
+        let start = format!(
+            r#"{{"message_id":"{}","subject":"s","timestamp":"2026-01-01T00:00:00.123Z","seq":7,"trace_id":"t""#,
+            rows[0].message.id
+        );
         assert_eq!(lines[0], format!("{start},\"payload\":{{\"b\": 1, \"a\": 2}}}}\n"));
         assert!(lines[1].ends_with("\"payload_b64\":\"/w==\"}\n") && lines[2].contains("payload_b64"), "{text}");
         let places = read(&body).unwrap();
@@ -181,8 +184,14 @@ mod tests {
     #[test]
     fn a_day_is_that_of_the_message_unless_it_is_a_week_off() {
         const DAY: i64 = 86_400_000;
-        for (time, appended, day) in [(DAY, 8 * DAY, 1), (DAY, 8 * DAY + 1, 8), (90 * DAY, 2 * DAY, 2), (3 * DAY - 1, 3 * DAY, 2)] {
-            assert_eq!(row(0, time, appended, b"").day(), Day::of(Timestamp::from_millis(day * DAY)), "{time} {appended}");
+        for (time, appended, day) in
+            [(DAY, 8 * DAY, 1), (DAY, 8 * DAY + 1, 8), (90 * DAY, 2 * DAY, 2), (3 * DAY - 1, 3 * DAY, 2)]
+        {
+            assert_eq!(
+                row(0, time, appended, b"").day(),
+                Day::of(Timestamp::from_millis(day * DAY)),
+                "{time} {appended}"
+            );
         }
     }
 

@@ -1,9 +1,6 @@
 //! Reading what is to be archived: from the cursor on, until there is enough.
 
-use super::{
-    file::Row,
-    layout,
-};
+use super::{file::Row, layout};
 use crate::{
     Error, ErrorKind, Result,
     clock::{Moment, Timestamp},

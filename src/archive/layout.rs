@@ -9,7 +9,12 @@
 //! First and last are offsets of the range that was archived in one go: the same in each day's file of it.
 
 use super::Days;
-use crate::{clock::Timestamp, kind::{Content, Folder}, storage::Name, stream::StreamName};
+use crate::{
+    clock::Timestamp,
+    kind::{Content, Folder},
+    storage::Name,
+    stream::StreamName,
+};
 use std::fmt;
 
 const TOP: &str = "archive";

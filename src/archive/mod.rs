@@ -144,7 +144,8 @@ impl Archiver {
                 Ok(files) => {
                     if !files.is_empty() {
                         // What follows has not been read: it is no older than the last that was archived.
-                        let oldest = worker.newest.filter(|_| !flush).map_or(Duration::ZERO, |newest| now.since(newest));
+                        let oldest =
+                            worker.newest.filter(|_| !flush).map_or(Duration::ZERO, |newest| now.since(newest));
                         report.lag.add(Lag { oldest, ..Lag::default() });
                     }
                     report.files.extend(files);
@@ -179,7 +180,8 @@ impl Archiver {
             .iter()
             .map(|file| {
                 let Archived { stream, partition, count, destination } = file;
-                let body = json!({"stream": stream, "partition": partition, "count": count, "destination": destination});
+                let body =
+                    json!({"stream": stream, "partition": partition, "count": count, "destination": destination});
                 ("system.archive", body)
             })
             .collect();
@@ -187,7 +189,10 @@ impl Archiver {
             let (domain, messages) = (&self.domain, report.lag.messages);
             tracing::error!(domain, messages, oldest = ?report.lag.oldest, "the archiver is behind: nothing is trimmed that it has not copied");
             self.counters.alerts(1);
-            events.push(("system.error", json!({"what": "archiver behind", "domain": domain, "lag": report.lag, "failures": report.failures})));
+            events.push((
+                "system.error",
+                json!({"what": "archiver behind", "domain": domain, "lag": report.lag, "failures": report.failures}),
+            ));
         }
         self.was_behind = report.is_behind;
         let Some(name) = self.settings.events.as_deref().filter(|_| !events.is_empty()) else { return };

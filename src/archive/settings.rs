@@ -65,7 +65,8 @@ impl Default for ArchiveSettings {
 
 impl ArchiveSettings {
     pub(crate) fn validate(&self) -> Result<()> {
-        if self.batch_size == 0 || self.batch_size > 1_000_000 || self.batch_bytes == 0 || self.poll_interval.is_zero() {
+        if self.batch_size == 0 || self.batch_size > 1_000_000 || self.batch_bytes == 0 || self.poll_interval.is_zero()
+        {
             return Err(Error::config(
                 "batch_size must be 1 to 1000000, and batch_bytes and poll_interval more than nothing",
             ));

@@ -241,12 +241,17 @@ impl Worker {
         let mut written = Vec::new();
         let days = file::by_day(rows);
         if days.len() != plan.files.len() {
-            return Err(Error::corrupt(format!("{}: what the archiver planned is not what it reads", self.partition.path.archive())));
+            return Err(Error::corrupt(format!(
+                "{}: what the archiver planned is not what it reads",
+                self.partition.path.archive()
+            )));
         }
         for (planned, rows) in plan.files.iter().zip(days.values()) {
             let name = Name::new(planned.name.clone());
             if file::digest_of(rows) != planned.digest {
-                return Err(Error::corrupt(format!("{name} should have other messages than are read now: an operator must look")));
+                return Err(Error::corrupt(format!(
+                    "{name} should have other messages than are read now: an operator must look"
+                )));
             }
             self.look_again(plan).await?;
             let body = file::write(rows)?;

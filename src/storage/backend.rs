@@ -236,7 +236,12 @@ impl Backend {
         self.get_up_to(name, handle, LARGEST_MOVED).await
     }
 
-    pub(super) async fn get_up_to(&self, name: &Name, handle: &Arc<dyn ObjectStore>, most: u64) -> Result<Option<Fetched>> {
+    pub(super) async fn get_up_to(
+        &self,
+        name: &Name,
+        handle: &Arc<dyn ObjectStore>,
+        most: u64,
+    ) -> Result<Option<Fetched>> {
         let path = self.prefix.path(name);
         let read = async {
             let found = handle.as_ref().get_opts(&path, GetOptions::default()).await?;

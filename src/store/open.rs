@@ -106,7 +106,17 @@ fn assemble(
         Arc::new(LeaseTurn(Arc::clone(&engine))),
         Arc::clone(&activity),
     );
-    Ok(Store { backend, shared, engine, decisions, streams, archive: Arc::new(archive::Counters::new()), kinds, sweeper, activity })
+    Ok(Store {
+        backend,
+        shared,
+        engine,
+        decisions,
+        streams,
+        archive: Arc::new(archive::Counters::new()),
+        kinds,
+        sweeper,
+        activity,
+    })
 }
 
 /// Writes the shared settings into a new store, or a newer probe into a known one. Whoever loses takes what is there.

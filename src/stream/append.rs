@@ -11,11 +11,7 @@ use super::{
     records::Cursor,
     segment::Segment,
 };
-use crate::{
-    Error, Result, WriteId,
-    storage::Created,
-    stream::look::Look,
-};
+use crate::{Error, Result, WriteId, storage::Created, stream::look::Look};
 use bytes::Bytes;
 use std::{
     collections::VecDeque,
@@ -160,7 +156,8 @@ impl Appender {
             };
             let sent = Look::now(backend);
             let left = give_up.since(backend.clock.monotonic());
-            let ours = |there: &crate::storage::Fetched| Segment::decode(&there.body).is_ok_and(|there| there.write_id == id);
+            let ours =
+                |there: &crate::storage::Fetched| Segment::decode(&there.body).is_ok_and(|there| there.write_id == id);
             let created = backend.create(&self.partition.path.segment(at.number), &body, ours, left).await?;
             let is_stale = tail.look.is_stale(backend);
             match created {
@@ -212,5 +209,7 @@ impl Appender {
 
 /// Only if the task that drove it has panicked.
 fn gone() -> Error {
-    Error::unknown("whether the messages were appended is not known: what appended them has ended; look at the stream again")
+    Error::unknown(
+        "whether the messages were appended is not known: what appended them has ended; look at the stream again",
+    )
 }

@@ -168,7 +168,9 @@ impl Group {
         let (group, stream, fence) = (&self.name, self.stream.name(), now.fence);
         Error::new(
             ErrorKind::Lost,
-            format!("another consumer of group {group} has taken over {stream} (fence {fence}): stop, and consume again"),
+            format!(
+                "another consumer of group {group} has taken over {stream} (fence {fence}): stop, and consume again"
+            ),
         )
     }
 

@@ -8,7 +8,9 @@ use super::{
 };
 use crate::{
     ErrorKind, Namespace, Result,
-    kind::{Chore, Context, Damage, Declaration, Entry, Finding, Kind, Object, Rules, SharedSettings, Step, Stop, Verdict},
+    kind::{
+        Chore, Context, Damage, Declaration, Entry, Finding, Kind, Object, Rules, SharedSettings, Step, Stop, Verdict,
+    },
     record::sealed::{self, Body, body},
     storage::Name,
 };

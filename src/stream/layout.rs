@@ -130,7 +130,9 @@ mod tests {
             let below = name.as_str().strip_prefix("default/stream/").unwrap();
             assert_eq!(parse(&namespace, below), Some(parsed));
         }
-        for below in ["x", "x/0/meta.json", "x/0000/meta.json", "x/000/log/1", "x/000/group/a", "x/000/other", "X/stream.json"] {
+        for below in
+            ["x", "x/0/meta.json", "x/0000/meta.json", "x/000/log/1", "x/000/group/a", "x/000/other", "X/stream.json"]
+        {
             assert_eq!(parse(&namespace, below), None, "{below}");
         }
         assert_eq!(folders(".leasehold"), []);

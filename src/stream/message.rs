@@ -42,7 +42,8 @@ impl FromStr for MessageId {
 
     fn from_str(text: &str) -> Result<Self> {
         let uuid = Uuid::try_parse(text).ok().filter(|uuid| uuid.to_string() == text);
-        uuid.map(Self).ok_or_else(|| Error::invalid(format!("{text:?} is no message id: it must be a UUID in lower case")))
+        uuid.map(Self)
+            .ok_or_else(|| Error::invalid(format!("{text:?} is no message id: it must be a UUID in lower case")))
     }
 }
 
@@ -123,11 +124,14 @@ impl Draft {
 
     /// What is published, unless a rule is broken.
     pub(crate) fn into_message(self, now: Timestamp, generator: &dyn Generator) -> Result<Message> {
-        let texts = [("subject", Some(&self.subject)), ("key", self.key.as_ref()), ("trace id", self.trace_id.as_ref())];
+        let texts =
+            [("subject", Some(&self.subject)), ("key", self.key.as_ref()), ("trace id", self.trace_id.as_ref())];
         for (what, text) in texts.into_iter().filter_map(|(what, text)| Some((what, text?))) {
             if text.is_empty() || text.len() > MAX_TEXT {
                 let length = text.len();
-                return Err(Error::invalid(format!("the {what} of a message must have 1 to {MAX_TEXT} bytes (got {length})")));
+                return Err(Error::invalid(format!(
+                    "the {what} of a message must have 1 to {MAX_TEXT} bytes (got {length})"
+                )));
             }
         }
         if self.payload.len() > MAX_PAYLOAD {

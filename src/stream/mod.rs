@@ -168,9 +168,9 @@ impl Streams {
     {
         let name = name.try_into().map_err(Into::into)?;
         let mut open = self.shared.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let opened = open.entry((self.namespace.clone(), name.clone())).or_insert_with(|| {
-            Arc::new(Opened { namespace: self.namespace.clone(), name, parts: OnceCell::new() })
-        });
+        let opened = open
+            .entry((self.namespace.clone(), name.clone()))
+            .or_insert_with(|| Arc::new(Opened { namespace: self.namespace.clone(), name, parts: OnceCell::new() }));
         Ok(Stream { shared: Arc::clone(&self.shared), opened: Arc::clone(opened) })
     }
 
@@ -286,7 +286,8 @@ impl Stream {
 
     /// Where messages go that a consumer gives up.
     pub(crate) fn dead_letters(&self) -> Result<Self> {
-        Streams::new(Arc::clone(&self.shared), self.opened.namespace.clone()).stream(format!("{}.dead", self.opened.name))
+        Streams::new(Arc::clone(&self.shared), self.opened.namespace.clone())
+            .stream(format!("{}.dead", self.opened.name))
     }
 
     /// Its settings, as they are in the store now; the defaults if it is not there.
@@ -370,7 +371,9 @@ impl Stream {
         let partitions = self.parts().await?.appenders.len();
         match self.parts().await?.appenders.get(usize::from(number)) {
             Some(appender) => Ok(appender.partition().clone()),
-            None => Err(Error::invalid(format!("{} has {partitions} partitions, and none is number {number}", self.name()))),
+            None => {
+                Err(Error::invalid(format!("{} has {partitions} partitions, and none is number {number}", self.name())))
+            }
         }
     }
 }

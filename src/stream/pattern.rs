@@ -72,7 +72,9 @@ impl FromStr for Pattern {
 
     fn from_str(text: &str) -> Result<Self> {
         let wrong = |why: &str| {
-            Error::invalid(format!("{text:?} is no pattern: {why}; words are separated by dots, * is one word, > the rest"))
+            Error::invalid(format!(
+                "{text:?} is no pattern: {why}; words are separated by dots, * is one word, > the rest"
+            ))
         };
         let count = text.split('.').count();
         let mut words = Vec::with_capacity(count);
@@ -209,8 +211,15 @@ mod tests {
     #[test]
     fn nine_patterns_of_one_system_have_one_best_each() {
         let texts = [
-            "gbe.tasks.*.queue", "gbe.tasks.*.progress", "gbe.tasks.*.terminal", "gbe.state.*", "gbe.events.audit.*",
-            "gbe.events.system.error", "gbe.events.system.*", "gbe.events.archive.*", "gbe.>",
+            "gbe.tasks.*.queue",
+            "gbe.tasks.*.progress",
+            "gbe.tasks.*.terminal",
+            "gbe.state.*",
+            "gbe.events.audit.*",
+            "gbe.events.system.error",
+            "gbe.events.system.*",
+            "gbe.events.archive.*",
+            "gbe.>",
         ];
         let patterns = Patterns::new(texts.iter().map(|text| (pattern(text), *text))).unwrap();
         for (name, best) in [

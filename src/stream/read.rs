@@ -6,10 +6,7 @@ use super::{
     partition::{Partition, Received},
     records::Cursor,
 };
-use crate::{
-    Error, Result,
-    clock::Timestamp,
-};
+use crate::{Error, Result, clock::Timestamp};
 
 /// Where to begin reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -94,7 +91,10 @@ impl Reader {
         let (meta, tail, found) = self.partition.search(is_late).await?;
         if let Some(wanted) = wanted.filter(|wanted| *wanted > tail.next.offset) {
             let end = tail.next.offset;
-            return Err(Error::invalid(format!("offset {wanted} is beyond the end of {}: {end}", self.partition.path.stream)));
+            return Err(Error::invalid(format!(
+                "offset {wanted} is beyond the end of {}: {end}",
+                self.partition.path.stream
+            )));
         }
         match found {
             Some(segment) => {
@@ -162,7 +162,7 @@ impl Reader {
         if backend.must_be_asked_for_the_time() {
             return None;
         }
-        Some(backend.store_interval()?.upper.plus(backend.stamp_slack()?))
+        Some(backend.latest_store_time()?.plus(backend.stamp_slack()?))
     }
 
     /// Reads where the log begins. Goes there if that is further on, and says so.

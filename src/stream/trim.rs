@@ -116,7 +116,10 @@ impl Partition {
         let settings = &body(&stream).settings;
         let now = backend.write_time().await?;
         let Some(slack) = backend.stamp_slack() else {
-            return Err(Error::unavailable(format!("{}: the store's own times differ too much to trim by them", backend.place)));
+            return Err(Error::unavailable(format!(
+                "{}: the store's own times differ too much to trim by them",
+                backend.place
+            )));
         };
         self.expire_groups(settings, now, slack, dry_run, &mut report).await?;
         let (garbage, segments) = self.listed(first.number, settings).await?;
@@ -149,7 +152,10 @@ impl Partition {
     async fn raise(&self, meta: Option<Base<MetaBody>>, to: u64, hint: u64) -> Result<Option<Cursor>> {
         let revision = meta.as_ref().map(|meta| meta.record().revision());
         let Some(first) = self.segment(to).await? else {
-            return Err(Error::unavailable(format!("{} is not there any more: look again later", self.path.segment(to))));
+            return Err(Error::unavailable(format!(
+                "{} is not there any more: look again later",
+                self.path.segment(to)
+            )));
         };
         let first = Cursor { offset: first.segment.base, number: to };
         let name = self.path.meta();

@@ -51,7 +51,10 @@ async fn a_paused_archiver_writes_no_second_file_and_moves_no_cursor() {
             let first = world.process().await;
             let stream = archived(&first.store).await;
             publish_many(&stream, 10).await;
-            world.objects.faults().script(Rule::once(Op::Put, Fault::Delay(Duration::from_secs(4))).on(on).after(after));
+            world
+                .objects
+                .faults()
+                .script(Rule::once(Op::Put, Fault::Delay(Duration::from_secs(4))).on(on).after(after));
             let mut zombie = archiver(&first.store);
             let mut paused = Box::pin(zombie.flush());
             if futures_util::poll!(&mut paused).is_ready() {

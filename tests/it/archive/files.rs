@@ -28,7 +28,10 @@ async fn a_file_is_gzip_of_json_lines_below_its_domain_and_day() {
     let lines = lines(&world.objects, &names[0]);
     assert_eq!((lines[0]["payload"]["a"].as_u64(), lines[0]["trace_id"].as_str()), (Some(1), Some("t")));
     assert_eq!(lines[0]["timestamp"], "2026-01-01T00:30:00.000Z");
-    assert_eq!((lines[1]["payload_b64"].as_str(), lines[1].get("payload"), &lines[2]["payload"]), (Some("Ag=="), None, &3.into()));
+    assert_eq!(
+        (lines[1]["payload_b64"].as_str(), lines[1].get("payload"), &lines[2]["payload"]),
+        (Some("Ag=="), None, &3.into())
+    );
     for (seq, line) in lines.iter().enumerate() {
         assert!(line["message_id"].is_string() && line["subject"].is_string(), "{line}");
         assert_eq!(line["seq"], seq);
@@ -82,9 +85,11 @@ async fn a_message_is_filed_under_its_own_day_unless_that_is_a_week_off() {
     }
     let mut archiver = archiver(&process.store);
     archiver.flush().await.unwrap();
-    let days: Vec<String> = files(&world.objects).iter().map(|name| name["archive/audit/".len()..][..10].to_owned()).collect();
+    let days: Vec<String> =
+        files(&world.objects).iter().map(|name| name["archive/audit/".len()..][..10].to_owned()).collect();
     assert_eq!(days, ["2025/12/26", "2025/12/31", "2026/01/01"]);
-    let ends: Vec<String> = files(&world.objects).iter().map(|name| name.rsplit('/').next().unwrap().to_owned()).collect();
+    let ends: Vec<String> =
+        files(&world.objects).iter().map(|name| name.rsplit('/').next().unwrap().to_owned()).collect();
     assert!(ends.iter().all(|end| *end == ends[0]), "each says the whole range: {ends:?}");
     let verified = archiver.verify().await.unwrap();
     assert_eq!((verified.files, verified.messages, verified.problems), (3, 5, vec![]));
@@ -142,7 +147,12 @@ async fn verify_finds_what_is_missing_double_or_damaged() {
     assert!(problems.len() == 1 && problems[0].contains("nothing lies between"), "{problems:?}");
     world.objects.put_object(&names[1], bodies[2].clone());
     let problems = archiver.verify().await.unwrap().problems;
-    assert!(problems.iter().any(|problem| problem.contains("says more or others") || problem.contains("say more or others")), "{problems:?}");
+    assert!(
+        problems
+            .iter()
+            .any(|problem| problem.contains("says more or others") || problem.contains("say more or others")),
+        "{problems:?}"
+    );
     let mut flipped = bodies[1].to_vec();
     let middle = flipped.len() - 12;
     flipped[middle] ^= 1;

@@ -83,7 +83,8 @@ async fn a_destination_that_is_down_for_an_hour_stops_trimming_and_not_publishin
     let mut behind = 0;
     for _ in 0..130 {
         publish_many(&stream, 10).await;
-        let report = crate::processes::moving(&[&world.clock, &elsewhere.clock], MINUTE / 2, archiver.step()).await.unwrap();
+        let report =
+            crate::processes::moving(&[&world.clock, &elsewhere.clock], MINUTE / 2, archiver.step()).await.unwrap();
         behind += u64::from(report.is_behind);
         world.clock.advance(MINUTE / 2);
         stream.trim().await.unwrap();

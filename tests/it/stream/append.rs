@@ -22,7 +22,10 @@ async fn messages_come_back_in_order_with_all_that_they_say() {
     let mut reader = stream.read(Position::Earliest).await.unwrap();
     let batch = reader.next().await.unwrap().unwrap();
     let message = &batch.messages[0];
-    assert_eq!((message.subject.as_str(), message.key.as_deref(), message.trace_id.as_deref()), ("events.login", Some("alice"), Some("t1")));
+    assert_eq!(
+        (message.subject.as_str(), message.key.as_deref(), message.trace_id.as_deref()),
+        ("events.login", Some("alice"), Some("t1"))
+    );
     assert_eq!((message.time, message.id, message.offset), (world.clock.wall(), id, 0));
     let batch = reader.next().await.unwrap().unwrap();
     assert_eq!(batch.messages.iter().map(|message| message.offset).collect::<Vec<_>>(), [1, 2]);
@@ -36,7 +39,12 @@ async fn what_arrives_while_a_segment_is_under_way_goes_into_the_next_one() {
     publish(&stream, "first").await;
     world.objects.faults().script(Rule::once(Op::Put, Fault::Delay(Duration::from_secs(1))).on(LOG));
     let publishing: Vec<_> = (0..50)
-        .map(|n| tokio::spawn({ let stream = stream.clone(); async move { publish(&stream, &n.to_string()).await } }))
+        .map(|n| {
+            tokio::spawn({
+                let stream = stream.clone();
+                async move { publish(&stream, &n.to_string()).await }
+            })
+        })
         .collect();
     world.clock.wait_for_sleepers(1).await;
     crate::processes::settle().await;
@@ -65,7 +73,12 @@ async fn two_processes_that_race_both_append_and_leave_no_gap() {
 
 #[tokio::test]
 async fn a_lost_answer_is_recognised_as_our_own_append() {
-    for fault in [Fault::Lose(Answer::Status(500)), Fault::Lose(Answer::Drop), Fault::Duplicate, Fault::Refuse(Answer::Status(409))] {
+    for fault in [
+        Fault::Lose(Answer::Status(500)),
+        Fault::Lose(Answer::Drop),
+        Fault::Duplicate,
+        Fault::Refuse(Answer::Status(409)),
+    ] {
         let world = World::new();
         let stream = world.process().await.store.stream("events").unwrap();
         publish(&stream, "a").await;
@@ -85,7 +98,8 @@ async fn an_append_that_cannot_be_settled_is_unknown_and_may_land_later() {
     let late = Fault::Late(Duration::from_secs(300), Answer::Status(500));
     world.objects.faults().script(Rule::once(Op::Put, late).on(LOG));
     world.objects.faults().script(Rule::always(Op::Put, Fault::Refuse(Answer::Status(500))).on(LOG));
-    let error = crate::processes::moving(&[&world.clock], Duration::from_secs(1), stream.publish("s", "b")).await.unwrap_err();
+    let error =
+        crate::processes::moving(&[&world.clock], Duration::from_secs(1), stream.publish("s", "b")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
     world.objects.faults().clear();
     // Another one takes the number first: what lands late then comes to nothing.
@@ -159,7 +173,8 @@ async fn a_stale_appender_that_meets_what_another_one_left_does_not_build_on_it(
     let world = World::new();
     let other = world.process().await.store.stream("events").unwrap();
     other.configure(an_hour()).await.unwrap();
-    let (one, two) = (world.process().await.store.stream("events").unwrap(), world.process().await.store.stream("events").unwrap());
+    let (one, two) =
+        (world.process().await.store.stream("events").unwrap(), world.process().await.store.stream("events").unwrap());
     publish(&one, "a").await;
     publish(&two, "b").await;
     // Both know that the log ends at 2 now, and the log goes on without them.

@@ -2,12 +2,12 @@
 
 use super::{HOUR, an_hour, drafts, everything, publish, segments, texts_of};
 use crate::processes::World;
+use leasehold::clock::Clock;
 use leasehold::{
     ErrorKind,
     stream::{Consumer, Position, Stream},
     testkit::{Answer, Fault, Op, Rule, TestClock},
 };
-use leasehold::clock::Clock;
 use std::time::Duration;
 
 const GROUP: &str = "default/stream/events/000/group/";
@@ -104,9 +104,15 @@ async fn a_message_that_is_given_up_goes_to_the_dead_letters_with_its_reason() {
     consumer.ack(&batch).await.unwrap();
     let dead = everything(&process.store.stream("events.dead").unwrap()).await;
     let letter: serde_json::Value = serde_json::from_str(&dead[0]).unwrap();
-    assert_eq!((letter["reason"].as_str(), letter["group"].as_str(), &letter["payload"]["a"]), (Some("cannot be parsed"), Some("g"), &1.into()));
+    assert_eq!(
+        (letter["reason"].as_str(), letter["group"].as_str(), &letter["payload"]["a"]),
+        (Some("cannot be parsed"), Some("g"), &1.into())
+    );
     let letter: serde_json::Value = serde_json::from_str(&dead[1]).unwrap();
-    assert_eq!((letter["payload_b64"].as_str(), letter["message_id"].as_str()), (Some("AQ=="), Some(batch.messages[1].id.to_string().as_str())));
+    assert_eq!(
+        (letter["payload_b64"].as_str(), letter["message_id"].as_str()),
+        (Some("AQ=="), Some(batch.messages[1].id.to_string().as_str()))
+    );
     assert!(consumer.next().await.unwrap().is_none());
 }
 

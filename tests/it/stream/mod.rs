@@ -14,8 +14,8 @@ use leasehold::{
     testkit::{Dates, TestClock},
 };
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions,
-    PutPayload, PutResult, path::Path,
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
+    PutOptions, PutPayload, PutResult, path::Path,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -56,7 +56,12 @@ pub(crate) fn an_hour() -> StreamSettings {
 }
 
 pub(crate) fn segments(world: &World) -> Vec<String> {
-    world.objects.names().into_iter().filter_map(|name| Some(name.strip_prefix(LOG)?.trim_start_matches('0').to_owned())).collect()
+    world
+        .objects
+        .names()
+        .into_iter()
+        .filter_map(|name| Some(name.strip_prefix(LOG)?.trim_start_matches('0').to_owned()))
+        .collect()
 }
 
 /// A store whose answers say what time it is, for a process whose own clocks may stand still.
@@ -89,7 +94,11 @@ impl ObjectStore for Dated {
         self.dated(self.objects.put_opts(at, payload, options)).await
     }
 
-    async fn put_multipart_opts(&self, at: &Path, options: PutMultipartOptions) -> object_store::Result<Box<dyn MultipartUpload>> {
+    async fn put_multipart_opts(
+        &self,
+        at: &Path,
+        options: PutMultipartOptions,
+    ) -> object_store::Result<Box<dyn MultipartUpload>> {
         self.objects.put_multipart_opts(at, options).await
     }
 
@@ -104,7 +113,10 @@ impl ObjectStore for Dated {
         self.objects.delete_stream(at)
     }
 
-    fn list(&self, prefix: Option<&Path>) -> futures_util::stream::BoxStream<'static, object_store::Result<ObjectMeta>> {
+    fn list(
+        &self,
+        prefix: Option<&Path>,
+    ) -> futures_util::stream::BoxStream<'static, object_store::Result<ObjectMeta>> {
         self.objects.list(prefix)
     }
 

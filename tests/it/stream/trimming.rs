@@ -103,7 +103,11 @@ async fn a_trimmer_with_old_settings_takes_nothing_from_a_domain_that_was_just_n
     world.clock.advance(Duration::from_secs(4));
     assert_eq!(trimming.await.unwrap()[0].segments, 0);
     assert_eq!(segments(&world).len(), 2);
-    assert_eq!(stream.trim().await.unwrap()[0].held_by.as_deref(), Some("the archiver"), "there is none: nothing is archived");
+    assert_eq!(
+        stream.trim().await.unwrap()[0].held_by.as_deref(),
+        Some("the archiver"),
+        "there is none: nothing is archived"
+    );
 }
 
 #[tokio::test]

@@ -17,8 +17,8 @@ pub struct Auditor {
     pub acknowledged: BTreeMap<u64, String>,
     /// Numbers of segments that were ever there.
     numbers: BTreeSet<u64>,
-    /// Groups that a consumer was promised, and the offset that they began at.
-    pub promised: BTreeMap<String, u64>,
+    /// Groups that hold messages, and the offset that they began at.
+    promised: BTreeMap<String, u64>,
     /// What was delivered to each group.
     pub delivered: BTreeMap<String, BTreeSet<u64>>,
     /// How far the consumer with this fence has been handed messages.
@@ -53,7 +53,10 @@ impl Auditor {
         let cursor = archived.filter(|record| record["settled"] == true);
         let cursor = cursor.and_then(|record| record["cursor"]["offset"].as_u64());
         if boundary > 0 && cursor.is_none_or(|cursor| cursor < first("offset")) {
-            self.says(format!("trimmed above the archiver: the log begins at {} and {cursor:?} is archived", first("offset")));
+            self.says(format!(
+                "trimmed above the archiver: the log begins at {} and {cursor:?} is archived",
+                first("offset")
+            ));
         }
         for name in names.iter().filter(|name| name.starts_with(&format!("{PARTITION}group/"))) {
             if let Some(record) = json(objects, name) {
@@ -71,11 +74,18 @@ impl Auditor {
         if holds && at < boundary {
             self.says(format!("trimmed above a group: {group} is at segment {at} and the log begins at {boundary}"));
         }
-        let since = *self.fences.entry(group.clone()).and_modify(|known| {
-            if known.0 != fence {
-                *known = (fence, offset);
-            }
-        }).or_insert((fence, offset));
+        if holds {
+            self.promised.entry(group.clone()).or_insert(offset);
+        }
+        let since = *self
+            .fences
+            .entry(group.clone())
+            .and_modify(|known| {
+                if known.0 != fence {
+                    *known = (fence, offset);
+                }
+            })
+            .or_insert((fence, offset));
         if since.0 > fence {
             self.says(format!("a fence went back: {group} from {} to {fence}", since.0));
         }
@@ -95,12 +105,15 @@ impl Auditor {
             if MultiGzDecoder::new(&body[..]).read_to_string(&mut text).is_err() {
                 self.says(format!("a file cannot be unpacked: {name}"));
             }
-            let places: Vec<u64> = text.lines().filter_map(|line| {
-                let line: Value = serde_json::from_str(line).ok()?;
-                let (seq, payload) = (line["seq"].as_u64()?, line["payload"].as_str()?.to_owned());
-                lines.push((seq, payload, line["message_id"].as_str()?.to_owned()));
-                Some(seq)
-            }).collect();
+            let places: Vec<u64> = text
+                .lines()
+                .filter_map(|line| {
+                    let line: Value = serde_json::from_str(line).ok()?;
+                    let (seq, payload) = (line["seq"].as_u64()?, line["payload"].as_str()?.to_owned());
+                    lines.push((seq, payload, line["message_id"].as_str()?.to_owned()));
+                    Some(seq)
+                })
+                .collect();
             if !places.is_sorted() {
                 self.says(format!("lines out of order: {name}"));
             }

@@ -225,7 +225,6 @@ async fn consume(store: Store, auditor: Audited, group: String, rounds: usize) {
     let Ok(handle) = stream.group(group.as_str()) else { return };
     let Ok(Some(mut consumer)) = handle.consume(0).await else { return };
     let fence = consumer.fence().get();
-    auditor.lock().unwrap().promised.entry(group.clone()).or_insert(0);
     for _ in 0..rounds {
         let Ok(Some(batch)) = consumer.next().await else { break };
         {
@@ -233,7 +232,10 @@ async fn consume(store: Store, auditor: Audited, group: String, rounds: usize) {
             let offsets = batch.messages.iter().map(|message| message.offset);
             auditor.delivered.entry(group.clone()).or_default().extend(offsets);
             if batch.missed > 0 {
-                auditor.says(format!("a message of a group is lost: {} were trimmed before {group} read them", batch.missed));
+                auditor.says(format!(
+                    "a message of a group is lost: {} were trimmed before {group} read them",
+                    batch.missed
+                ));
             }
             let end = batch.messages.last().map_or(0, |last| last.offset + 1);
             let handed = auditor.handed.entry((group.clone(), fence)).or_default();

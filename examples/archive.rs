@@ -2,6 +2,8 @@
 //!
 //! `tests/archive/duckdb` reads it with DuckDB, as `docs/STREAMS.md` shows.
 
+#![allow(clippy::print_stdout, reason = "an example tells what it does")]
+
 use leasehold::{
     Result, Store,
     archive::{ArchiveSettings, Days},

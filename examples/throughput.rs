@@ -2,6 +2,8 @@
 //!
 //! `cargo run --release --example throughput -- file:///some/folder 100000`; into memory, and few, without arguments.
 
+#![allow(clippy::print_stdout, reason = "an example tells what it does")]
+
 use leasehold::{
     Clock as _, Result, Store, SystemClock,
     archive::ArchiveSettings,

@@ -11,7 +11,7 @@ use crate::{
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::{fmt::Debug, marker::PhantomData, sync::Arc, time::Duration};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 /// How long a change of such a record goes on trying.
 const PATIENCE: Patience = Patience { within: Duration::from_secs(30), conflicts: 16 };
@@ -49,9 +49,9 @@ struct Head {
     format: u32,
 }
 
-/// Where one stands.
+/// Where one stands. The body is never there: it only says which kind of record this is.
 #[derive(Debug, Clone)]
-struct Place<T>(Name, PhantomData<T>);
+struct Place<T>(Name, Option<T>);
 
 impl<T: Body> Slot for Place<T> {
     type Record = Sealed<T>;
@@ -104,7 +104,7 @@ pub(crate) fn body<T: Body>(base: &Base<T>) -> &T {
 
 /// Reads a record.
 pub(crate) async fn read<T: Body>(backend: &Backend, name: &Name) -> Result<Option<Base<T>>> {
-    Ok(cas::read(backend, &Place::<T>(name.clone(), PhantomData)).await?.map(Arc::new))
+    Ok(cas::read(backend, &Place::<T>(name.clone(), None)).await?.map(Arc::new))
 }
 
 /// Changes a record, or makes it: the plan is given the record that the write will be based on, and is asked again
@@ -115,7 +115,7 @@ pub(crate) async fn change<T: Body, O>(
     base: Option<Base<T>>,
     mut plan: impl FnMut(Option<&Sealed<T>>) -> Result<Plan<T, O>>,
 ) -> Result<Ended<T, O>> {
-    let mut change: Change<_, ()> = Change::new(backend, Place::<T>(name.clone(), PhantomData), base, PATIENCE);
+    let mut change: Change<_, ()> = Change::new(backend, Place::<T>(name.clone(), None), base, PATIENCE);
     let ended = change.run(|seen, stamp| {
         Ok(match plan(seen.map(Seen::record))? {
             Plan::Write(body) => {

@@ -10,7 +10,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -173,6 +173,8 @@ pub(crate) struct Meter {
     /// What metrics call each count: made once and not with every request.
     keys: [[metrics::Key; ANSWERS.len()]; KINDS.len()],
     date: Mutex<Option<(Interval, Moment)>>,
+    /// The latest date that any answer had, however long it took: it is not earlier.
+    latest: AtomicI64,
     clock: Arc<dyn Clock>,
 }
 
@@ -186,7 +188,14 @@ impl Meter {
             })
         });
         describe_requests();
-        Self { tidying: AtomicU64::new(0), counts: Default::default(), keys, date: Mutex::new(None), clock }
+        Self {
+            tidying: AtomicU64::new(0),
+            counts: Default::default(),
+            keys,
+            date: Mutex::new(None),
+            latest: AtomicI64::new(i64::MIN),
+            clock,
+        }
     }
 
     pub(crate) fn count(&self, kind: RequestKind, answer: AnswerKind) {
@@ -227,6 +236,7 @@ impl Meter {
     /// The store, asked at `asked`, said that it is `date`. Not believed when the answer took so long (a machine that
     /// slept meanwhile) that it tells what time it was and not what time it is.
     pub(crate) fn note_date(&self, date: Timestamp, asked: Moment) -> bool {
+        self.latest.fetch_max(date.as_micros(), Relaxed);
         let now = self.clock.monotonic();
         let fresh = now.since(asked) <= DATE_SLACK;
         if fresh {
@@ -236,6 +246,13 @@ impl Meter {
             *known = Some((time, now));
         }
         fresh
+    }
+
+    /// The latest date that any answer had. It is not earlier by the store's clock, also where a machine slept for hours
+    /// while an answer was under way, without its own clocks noticing.
+    pub(crate) fn latest_date(&self) -> Option<Timestamp> {
+        let latest = self.latest.load(Relaxed);
+        (latest > i64::MIN).then(|| Timestamp::from_micros(latest))
     }
 
     /// What time it is by the store's clock, by its answers so far and the time since.

@@ -98,6 +98,11 @@ impl Backend {
         }
     }
 
+    /// How late it is by the store's clock, at the most: for what must not be too old.
+    pub(crate) fn latest_store_time(&self) -> Option<Timestamp> {
+        Some(self.store_interval()?.upper.max(self.meter.latest_date().unwrap_or_default()))
+    }
+
     /// The stamp of a time object, or what is as good as one: whatever is read from now on was read after it was written.
     pub(crate) fn latest_stamp(&self) -> Option<Timestamp> {
         match self.time {

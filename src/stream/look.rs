@@ -32,9 +32,8 @@ impl Look {
 
     /// How long ago that was, by whichever clock says more; `None` if the store does not tell.
     pub(crate) fn age(&self, backend: &Backend) -> Option<Duration> {
-        let now = Self::now(backend);
-        let by_store = now.store?.upper.since(self.store?.lower);
-        Some(by_store.max(now.moment.since(self.moment)))
+        let by_store = backend.latest_store_time()?.since(self.store?.lower);
+        Some(by_store.max(backend.clock.monotonic().since(self.moment)))
     }
 
     /// Whether what was seen then may have changed unseen.

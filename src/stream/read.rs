@@ -162,7 +162,7 @@ impl Reader {
         if backend.must_be_asked_for_the_time() {
             return None;
         }
-        Some(backend.store_interval()?.upper.plus(backend.stamp_slack()?))
+        Some(backend.latest_store_time()?.plus(backend.stamp_slack()?))
     }
 
     /// Reads where the log begins. Goes there if that is further on, and says so.

@@ -17,8 +17,8 @@ pub struct Auditor {
     pub acknowledged: BTreeMap<u64, String>,
     /// Numbers of segments that were ever there.
     numbers: BTreeSet<u64>,
-    /// Groups that a consumer was promised, and the offset that they began at.
-    pub promised: BTreeMap<String, u64>,
+    /// Groups that hold messages, and the offset that they began at.
+    promised: BTreeMap<String, u64>,
     /// What was delivered to each group.
     pub delivered: BTreeMap<String, BTreeSet<u64>>,
     /// How far the consumer with this fence has been handed messages.
@@ -73,6 +73,9 @@ impl Auditor {
         let holds = record["settled"] == true && record["expired_ms"].is_null();
         if holds && at < boundary {
             self.says(format!("trimmed above a group: {group} is at segment {at} and the log begins at {boundary}"));
+        }
+        if holds {
+            self.promised.entry(group.clone()).or_insert(offset);
         }
         let since = *self
             .fences

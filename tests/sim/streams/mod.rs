@@ -225,7 +225,6 @@ async fn consume(store: Store, auditor: Audited, group: String, rounds: usize) {
     let Ok(handle) = stream.group(group.as_str()) else { return };
     let Ok(Some(mut consumer)) = handle.consume(0).await else { return };
     let fence = consumer.fence().get();
-    auditor.lock().unwrap().promised.entry(group.clone()).or_insert(0);
     for _ in 0..rounds {
         let Ok(Some(batch)) = consumer.next().await else { break };
         {

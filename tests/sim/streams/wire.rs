@@ -78,7 +78,7 @@ impl ObjectStore for Wire {
         let wire = self.clone();
         stream::once(async move {
             let deleting = async { Ok(wire.store.delete_stream(paths).collect::<Vec<_>>().await) };
-            Ok(stream::iter(wire.send(deleting).await?))
+            Ok::<_, object_store::Error>(stream::iter(wire.send(deleting).await?))
         })
         .try_flatten()
         .boxed()
@@ -112,7 +112,7 @@ impl Wire {
                 };
                 listed.try_collect::<Vec<_>>().await
             };
-            Ok(stream::iter(wire.send(listing).await?.into_iter().map(Ok)))
+            Ok::<_, object_store::Error>(stream::iter(wire.send(listing).await?.into_iter().map(Ok)))
         })
         .try_flatten()
         .boxed()

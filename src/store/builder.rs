@@ -2,7 +2,7 @@
 
 use super::{Settings, SharedSetting, SharedSettingsChange, records::folder_has_store, spread};
 use crate::{
-    Clock, Error, Generator, OsGenerator, Result, SystemClock, archive, decision, fenced,
+    Clock, Error, Generator, OsGenerator, Result, SystemClock, archive, decision, fenced, job,
     kind::{Declaration, Kind},
     lease, semaphore,
     storage::{
@@ -228,6 +228,7 @@ impl StoreBuilder {
         let ours = [
             &lease::DECLARATION,
             &decision::DECLARATION,
+            &job::DECLARATION,
             &stream::DECLARATION,
             &archive::DECLARATION,
             &fenced::DECLARATION,

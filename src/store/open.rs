@@ -9,7 +9,7 @@ use crate::{
     archive::{self, ArchiveKind},
     decision::{self, DecisionKind},
     fenced::FencedKind,
-    job,
+    job::{self, JobKind},
     kind::Kind,
     lease::{self, Engine, LeaseKind, LeaseTurn, Terms},
     record::{Change, Changed, Patience, Plan},
@@ -102,9 +102,10 @@ fn assemble(
     let streams = stream::Shared::new(Arc::clone(&backend), Arc::clone(&engine), Arc::clone(&activity));
     archive::describe_lag();
     let semaphores = semaphore::Engine::new(Terms::new(&engine));
-    let ours: [Arc<dyn Kind>; 6] = [
+    let ours: [Arc<dyn Kind>; 7] = [
         Arc::new(LeaseKind::new(Arc::clone(&engine))),
         Arc::new(DecisionKind(Arc::clone(&decisions))),
+        Arc::new(JobKind(Arc::clone(&jobs))),
         Arc::new(StreamKind::new(Arc::clone(&streams))),
         Arc::new(ArchiveKind),
         Arc::new(FencedKind(Arc::clone(&backend))),

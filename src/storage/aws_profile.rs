@@ -11,7 +11,14 @@ use object_store::{
     client::{CredentialProvider, StaticCredentialProvider},
 };
 use serde::Deserialize;
-use std::{collections::BTreeMap, env, fmt, io, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    env, fmt, io,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
 use tokio::sync::Mutex;
 
 /// Credentials are asked for again so long before they expire.
@@ -80,7 +87,7 @@ fn long(key: &str) -> String {
 }
 
 /// A file that is not there says nothing.
-fn read(file: &PathBuf) -> Result<String> {
+fn read(file: &Path) -> Result<String> {
     match std::fs::read_to_string(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(Error::config(format!("the AWS profiles in {} cannot be read: {error}", file.display())))

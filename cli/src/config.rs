@@ -25,6 +25,11 @@ pub(crate) struct Global {
     #[arg(long, global = true, value_name = "URL", help_heading = "Global options")]
     pub(crate) server: Option<String>,
 
+    /// A file of certificate authorities (PEM) to trust beside those of the machine, for a store or a service inside of your
+    /// own network [env: LEASEHOLD_CA]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
+    pub(crate) ca: Option<String>,
+
     /// Keeps keys apart from those of others in the same store [env: LEASEHOLD_NAMESPACE] [default: default]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Global options")]
     pub(crate) namespace: Option<String>,
@@ -58,6 +63,7 @@ pub(crate) enum Command {
 struct File {
     store: Option<String>,
     server: Option<String>,
+    ca: Option<String>,
     namespace: Option<String>,
     output: Option<Format>,
     owner: Option<String>,
@@ -102,6 +108,8 @@ pub(crate) struct Config {
     pub(crate) store: Value<String>,
     /// Asked in place of the store, if there is one.
     pub(crate) server: Option<Value<String>>,
+    /// A file of authorities to trust.
+    pub(crate) ca: Option<Value<String>>,
     /// What the service asks for. Never shown.
     pub(crate) token: Option<String>,
     pub(crate) namespace: Value<Namespace>,
@@ -176,6 +184,8 @@ impl Config {
         let named = matches!(store.origin, Origin::Flag(_)) && !matches!(server.origin, Origin::Flag(_));
         let server = Some(server).filter(|server| !server.value.is_empty() && !named);
         server.as_ref().map_or(Ok(()), no_secret_in_server)?;
+        let ca = sources.pick(("--ca", global.ca.clone()), "LEASEHOLD_CA", file.ca, || Ok(String::new()))?;
+        let ca = Some(ca).filter(|ca| !ca.value.is_empty());
         let token = if server.is_some() { token()? } else { None };
         let namespace = ("--namespace", global.namespace.clone());
         let namespace =
@@ -198,6 +208,7 @@ impl Config {
         Ok(Self {
             store,
             server,
+            ca,
             token,
             namespace,
             output,
@@ -223,6 +234,7 @@ impl Config {
         if let Some(file) = &self.named_file {
             add(&Origin::Flag("--config"), &file.to_string_lossy());
         }
+        self.ca.iter().for_each(|ca| add(&ca.origin, &ca.value));
         match &self.server {
             Some(server) => add(&server.origin, &server.value),
             None => add(&self.store.origin, &self.store.value),
@@ -248,6 +260,7 @@ impl Config {
             row("ttl", humantime::format_duration(self.ttl.value).to_string(), &self.ttl.origin),
         ];
         rows.extend(self.server.as_ref().map(|server| row("server", server.value.clone(), &server.origin)));
+        rows.extend(self.ca.as_ref().map(|ca| row("ca", ca.value.clone(), &ca.origin)));
         let file = self.file.as_ref().map(|(path, _)| Origin::File(path.clone())).unwrap_or(Origin::Default);
         rows.extend(self.options.keys().map(|name| row(&format!("options.{name}"), "(set)".to_owned(), &file)));
         let named = self.file.as_ref().and_then(|(_, table)| table.get("settings")).and_then(toml::Value::as_table);

@@ -8,9 +8,9 @@ use crate::{
     signals::Signals,
     target::{Asked, Embedded, GOODBYE, SHORT_GOODBYE, Target, Wanted, in_time, to_ask, to_open},
     view::{self, Holder, printable},
+    waiting,
 };
 use clap::Args;
-use futures_util::StreamExt;
 use leasehold::{Key, LeaseId};
 use serde::Serialize;
 use std::time::Duration;
@@ -88,15 +88,9 @@ pub(crate) struct Release {
 pub(crate) struct Get {
     /// The key
     key: Key,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Watch {
-    /// The key
-    key: Key,
-    /// End when nobody holds it
+    /// End with 4 if it is held, and with 0 if it is free
     #[arg(long)]
-    until_free: bool,
+    exit_code: bool,
 }
 
 #[derive(Debug, Args)]
@@ -104,8 +98,11 @@ pub(crate) struct List {
     /// Only keys that begin with this
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     prefix: String,
-    /// Only keys that are held now
-    #[arg(long)]
+    /// Every key that was ever used, free ones as well
+    #[arg(long, conflicts_with = "held")]
+    all: bool,
+    /// Only keys that are held now, as without it
+    #[arg(long, hide = true)]
     held: bool,
 }
 
@@ -115,6 +112,7 @@ impl Acquire {
         let target = in_time(config, to_open(config, self.wait), Target::open(config)).await?;
         let mut signals = Signals::new()?;
         let asking = target.acquire(&self.key, &wanted, self.wait.unwrap_or_default());
+        let asking = waiting::told(&target, &self.key, self.wait, asking);
         let asked = tokio::select! {
             biased;
             asked = in_time(config, to_ask(config, self.wait), asking) => Ok(asked),
@@ -155,13 +153,14 @@ pub(crate) fn held(
         Some(holder) => format!("{key} is held by {}", holder.who()),
         None => format!("{key} is free, and another process's turn: ask again in {}", duration::short(again)),
     };
-    match waited {
+    let failure = match waited {
         Some(waited) => Failure::new(TIMED_OUT, format!("{who}; waited {} for it", duration::short(waited))),
         None => {
             let look = look(config, key);
             Failure::new(HELD, format!("{who}; wait for it with --wait 1m, or look with: {look}"))
         }
-    }
+    };
+    Failure { holder: holder.cloned().map(Box::new), ..failure }
 }
 
 /// The command that shows who holds a key. Whatever was on our own command line is text.
@@ -244,35 +243,7 @@ impl Get {
     pub(crate) async fn run(&self, config: &Config) -> Outcome {
         let status = Target::looking(config).await?.get(&self.key).await?;
         output::object(config.output.value, &status, &status.rows())?;
-        Ok(0)
-    }
-}
-
-impl Watch {
-    pub(crate) async fn run(&self, config: &Config) -> Outcome {
-        let target = Target::looking(config).await?;
-        let mut seen = target.watch(&self.key);
-        let mut failed = None;
-        while let Some(status) = seen.next().await {
-            failed.take().iter().for_each(|failure| output::say(format_args!("warning: {failure}")));
-            match status {
-                Ok(status) => {
-                    match config.output.value {
-                        Format::Json => output::json(&status)?,
-                        Format::Table => {
-                            let [key, state, owner, fence, until] = status.line();
-                            output::print([key, state, owner, fence, until].join("  ").trim_end())?;
-                        }
-                    }
-                    if self.until_free && status.holder.is_none() {
-                        return Ok(0);
-                    }
-                }
-                Err(failure) => failed = Some(failure),
-            }
-        }
-        // Only the last item ends it.
-        failed.map_or(Ok(0), Err)
+        Ok(if self.exit_code && status.holder.is_some() { HELD } else { 0 })
     }
 }
 
@@ -284,7 +255,7 @@ impl List {
             let page = target.list(self.prefix.as_bytes(), after.as_deref()).await?;
             for status in page.keys {
                 match status {
-                    Ok(status) if self.held && status.holder.is_none() => {}
+                    Ok(status) if !self.all && status.holder.is_none() => {}
                     Ok(status) => keys.push(status),
                     Err(failure) => {
                         output::complain(&failure);
@@ -300,7 +271,8 @@ impl List {
         match config.output.value {
             Format::Json => output::json(&keys)?,
             Format::Table if keys.is_empty() && failures > 0 => {}
-            Format::Table if keys.is_empty() => output::say("no keys"),
+            Format::Table if keys.is_empty() && self.all => output::say("no keys"),
+            Format::Table if keys.is_empty() => output::say("nothing is held"),
             Format::Table => {
                 let lines = keys.iter().map(view::Status::line);
                 output::table(["KEY", "STATE", "OWNER", "FENCE", "EXPIRES"], lines)?;

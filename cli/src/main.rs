@@ -7,6 +7,7 @@ mod bodies;
 mod config;
 mod doctor;
 mod duration;
+mod examples;
 mod exit;
 mod fsck;
 mod lease;
@@ -22,10 +23,13 @@ mod store;
 mod sweep;
 mod target;
 mod txn;
+mod usage;
 mod view;
+mod waiting;
+mod watch;
 mod wire;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use config::{Config, Global};
 use exit::{Failure, Outcome};
 use std::process::ExitCode;
@@ -33,7 +37,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 /// Leases on nothing but an object store: locks, leader election and decisions for people and scripts.
 #[derive(Debug, Parser)]
-#[command(name = "leasehold", version, arg_required_else_help = true, after_help = exit::HELP)]
+#[command(name = "leasehold", version, arg_required_else_help = true, after_help = exit::help())]
 struct Cli {
     #[command(flatten)]
     global: Global,
@@ -55,9 +59,9 @@ enum Command {
     Release(lease::Release),
     /// Show who holds a key
     Get(lease::Get),
-    /// Show who holds a key, and every change
-    Watch(lease::Watch),
-    /// Show all keys
+    /// Show who holds a key, or all keys with a prefix, and every change of holder
+    Watch(watch::Watch),
+    /// Show what is held
     List(lease::List),
     /// Write an object that refuses a fence older than one that it was written with
     Put(put::Put),
@@ -87,7 +91,16 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    #[cfg(unix)]
+    if let Some(code) = lock::supervisor::main() {
+        return code;
+    }
+    output::write_errors_as(usage::format_asked_for(std::env::args_os()));
+    let cli = match examples::with_examples(Cli::command()).try_get_matches().and_then(|it| Cli::from_arg_matches(&it))
+    {
+        Ok(cli) => cli,
+        Err(error) => return usage::end(&error),
+    };
     log(&cli.global);
     output::be_quiet(cli.global.quiet);
     exit::end(run(cli))
@@ -95,17 +108,18 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Outcome {
     match &cli.command {
-        Command::Completions(completions) => return completions.run(Cli::command()),
-        Command::Man => return shell::man(Cli::command()),
+        Command::Completions(completions) => return completions.run(examples::with_examples(Cli::command())),
+        Command::Man => return shell::man(examples::with_examples(Cli::command())),
         _ => {}
     }
     let config = Config::load(&cli.global)?;
+    output::write_errors_as(config.output.value);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::failed(format!("no threads can be started: {error}")))?;
     let outcome = runtime.block_on(dispatch(&cli.command, &config));
     // What was left behind (a release that nobody waits for) has a moment to end.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));
-    outcome
+    outcome.map_err(|failure| failure.pasteable(&config))
 }
 
 async fn dispatch(command: &Command, config: &Config) -> Outcome {

@@ -1,6 +1,6 @@
 //! Data goes to stdout, as a table or as JSON; everything else goes to stderr. Nothing else in the program prints.
 
-use crate::exit::Failure;
+use crate::{exit::Failure, view::Holder};
 use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -82,9 +82,42 @@ pub(crate) fn say(text: impl Display) {
     }
 }
 
+/// Whether errors are JSON as well.
+static JSON_ERRORS: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn write_errors_as(format: Format) {
+    JSON_ERRORS.store(format == Format::Json, Ordering::Relaxed);
+}
+
+/// What went wrong, for programs: one object on a line of stderr.
+#[derive(Serialize)]
+struct Told<'a> {
+    error: &'a str,
+    /// Of the error that ends the program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<u8>,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holder: Option<&'a Holder>,
+}
+
+fn tell(told: &Told<'_>) {
+    // With no stderr there is nobody to tell.
+    let _ = match (JSON_ERRORS.load(Ordering::Relaxed), serde_json::to_string(told)) {
+        (true, Ok(json)) => writeln!(stderr(), "{json}"),
+        _ => writeln!(stderr(), "error: {}", told.message),
+    };
+}
+
 /// Tells the user what went wrong.
 pub(crate) fn complain(text: impl Display) {
-    let _ = writeln!(stderr(), "error: {text}");
+    tell(&Told { error: "failed", exit_code: None, message: &text.to_string(), holder: None });
+}
+
+/// Tells the user why the program ends.
+pub(crate) fn fail(failure: &Failure) {
+    let Failure { code, kind, message, holder } = failure;
+    tell(&Told { error: kind, exit_code: Some(*code), message, holder: holder.as_deref() });
 }
 
 /// A spinner with a message, on a terminal only.

@@ -65,6 +65,7 @@ fn commands(command: &Command, above: &str, page: &mut Vec<u8>) -> std::io::Resu
     man.render_description_section(page)?;
     man.render_synopsis_section(page)?;
     man.render_options_section(page)?;
+    man.render_extra_section(page)?;
     for below in command.get_subcommands() {
         commands(below, &name, page)?;
     }

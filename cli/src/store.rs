@@ -3,12 +3,14 @@
 use crate::{
     config::Config,
     duration::{self, millis},
-    exit::{Failure, Outcome},
+    exit::{Failure, HELD, Outcome},
     output,
     target::{builder, no_service},
+    view::Holder,
 };
 use clap::{Args, Subcommand};
 use leasehold::{
+    Store,
     decision::{MARKER_RETENTION, MAX_TXN_AGE},
     lease::MAX_TTL,
     store::{MARGIN, MAX_CLOCK_SKEW, Probing, SharedSettings, SharedSettingsChange},
@@ -150,10 +152,48 @@ impl Set {
                 stop.why
             )));
         }
+        nothing_held(&store).await?;
         let new = store.change_shared_settings(&change, &config.owner.value).await?;
         output::say(format_args!("changed; epoch {} -> {}. Processes may be started again", old.epoch, new.epoch));
         show(config).await
     }
+}
+
+/// A lease that lives is a process that was not stopped, or not for long enough, whatever somebody has vouched for.
+async fn nothing_held(store: &Store) -> Result<(), Failure> {
+    const NAMED: usize = 5;
+    let mut held = Vec::new();
+    for namespace in store.namespaces().await? {
+        let leases = store.leases(namespace.clone())?;
+        let mut after = None;
+        loop {
+            let page = leases.list(b"", after.as_ref(), 500).await?;
+            for status in page.keys {
+                let status = status?;
+                held.extend(status.holder.map(|holder| {
+                    format!("{} in namespace {namespace}, by {}", status.key, Holder::from(&holder).who())
+                }));
+            }
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    if held.is_empty() {
+        return Ok(());
+    }
+    let more = held.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    held.truncate(NAMED);
+    Err(Failure::new(
+        HELD,
+        format!(
+            "nothing was changed: not every process has been stopped for long enough, for leases are held: {}{more}; stop \
+             their holders, or wait until the leases have ended, and try again",
+            held.join("; ")
+        ),
+    ))
 }
 
 impl Mend {

@@ -124,6 +124,11 @@ impl Guard {
         }
     }
 
+    /// Leaves it to its time to live: this process is about to end, and nothing is to be given back.
+    pub(crate) fn leave(self) {
+        std::mem::forget(self);
+    }
+
     pub(crate) async fn release(self) -> Result<(), Failure> {
         match self {
             Self::Embedded(guard) => Ok(guard.release().await?),
@@ -218,6 +223,12 @@ pub(crate) fn builder(config: &Config) -> Result<StoreBuilder, Failure> {
 /// The same for a store that ends with this process as well: for `serve`, which many ask, and for `bench`.
 pub(crate) fn any_builder(config: &Config) -> StoreBuilder {
     let builder = Store::builder().url(&config.store.value).settings(config.settings.clone());
+    // A folder has no certificates.
+    let inside = ["file:", "memory:"].iter().any(|scheme| config.store.value.starts_with(scheme));
+    let builder = match config.ca.as_ref().filter(|_| !inside) {
+        Some(ca) => builder.option("ca_file", &ca.value),
+        None => builder,
+    };
     config.options.iter().fold(builder, |builder, (name, value)| builder.option(name, value))
 }
 
@@ -225,11 +236,12 @@ pub(crate) fn any_builder(config: &Config) -> StoreBuilder {
 pub(crate) fn explain(config: &Config, error: Error) -> Failure {
     let s3 = config.store.value.starts_with("s3");
     let given = |name: &str| std::env::var_os(name).is_some() || config.options.contains_key(&name.to_lowercase());
-    let anonymous = ["AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"];
+    let anonymous =
+        ["AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"];
     let mut failure = Failure::from(error);
     if s3 && failure.code == UNAVAILABLE && !anonymous.into_iter().any(given) {
         failure.message.push_str(
-            ". No credentials are set, so those of the machine were asked for: set AWS_ACCESS_KEY_ID and \
+            ". No credentials are set, so those of the machine were asked for: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and \
              AWS_SECRET_ACCESS_KEY, and AWS_ENDPOINT for a store that is not Amazon's",
         );
     }

@@ -307,7 +307,7 @@ pub(crate) mod http {
         header::{AGE, DATE},
     };
     use object_store::{
-        ClientOptions,
+        Certificate, ClientOptions,
         client::{HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector},
     };
     use std::sync::Arc;
@@ -317,11 +317,15 @@ pub(crate) mod http {
     pub(crate) struct MeteredConnector {
         pub(crate) meter: Arc<Meter>,
         pub(crate) bucket: String,
+        /// Of authorities that are trusted beside those of the machine.
+        pub(crate) certificates: Vec<Certificate>,
     }
 
     impl HttpConnector for MeteredConnector {
         fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-            let inner = ReqwestConnector::default().connect(options)?;
+            let trusted = self.certificates.iter().cloned();
+            let options = trusted.fold(options.clone(), ClientOptions::with_root_certificate);
+            let inner = ReqwestConnector::default().connect(&options)?;
             Ok(HttpClient::new(Metered { inner, meter: Arc::clone(&self.meter), bucket: self.bucket.clone() }))
         }
     }

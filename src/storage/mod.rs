@@ -2,6 +2,8 @@
 //! takes to trust a store with them.
 
 mod answer;
+#[cfg(feature = "aws")]
+mod aws_profile;
 pub(crate) mod backend;
 pub(crate) mod bodies;
 pub(crate) mod cas;

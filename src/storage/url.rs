@@ -61,7 +61,7 @@ pub(crate) async fn connect(
             let store = Arc::new(Memory::new(Arc::clone(clock)));
             Ok(embedded(store, place(&url), prefix(&url)?, meter, None))
         }
-        _ => cloud::connect(&url, &options, environment, timeouts, meter),
+        _ => cloud::connect(&url, options, environment, timeouts, meter, clock),
     }
 }
 
@@ -174,10 +174,11 @@ mod cloud {
 
     pub(crate) fn connect(
         url: &Url,
-        _: &[(String, String)],
+        _: Vec<(String, String)>,
         _: bool,
         _: (Duration, Duration),
         _: &Arc<Meter>,
+        _: &Arc<dyn Clock>,
     ) -> Result<Connection> {
         Err(missing_feature(url))
     }
@@ -192,9 +193,11 @@ mod cloud {
 
 #[cfg(feature = "_cloud")]
 mod cloud {
+    #[cfg(feature = "aws")]
+    use super::super::aws_profile;
     use super::{super::meter::http::MeteredConnector, *};
     use crate::ErrorKind;
-    use object_store::{BackoffConfig, ClientConfigKey, RetryConfig};
+    use object_store::{BackoffConfig, Certificate, ClientConfigKey, RetryConfig};
     use std::str::FromStr;
 
     /// Reads and writes that an operation waits for are never sent twice by the client below us: it cannot tell a write
@@ -266,8 +269,43 @@ mod cloud {
         }
     }
 
+    /// What `object_store` has no names for.
+    #[derive(Default)]
+    struct Ours {
+        /// Of authorities that are trusted beside those of the machine.
+        certificates: Vec<Certificate>,
+        #[cfg(feature = "aws")]
+        credentials: Option<object_store::aws::AwsCredentialProvider>,
+    }
+
+    impl Ours {
+        /// The options that are none of `object_store`'s, taken out of the others.
+        fn take(options: &mut Vec<(String, String)>) -> Result<Self> {
+            let mut ours = Self::default();
+            for (_, file) in options.extract_if(.., |(key, _)| key.eq_ignore_ascii_case("ca_file")) {
+                let wrong = |why: String| Error::config(format!("ca_file = {file:?} cannot be used: {why}"));
+                let pem = std::fs::read(&file).map_err(|error| wrong(error.to_string()))?;
+                let found = Certificate::from_pem_bundle(&pem).map_err(|error| wrong(error.to_string()))?;
+                if found.is_empty() {
+                    return Err(wrong("there is no certificate in it (PEM: -----BEGIN CERTIFICATE-----)".to_owned()));
+                }
+                ours.certificates.extend(found);
+            }
+            Ok(ours)
+        }
+    }
+
     macro_rules! connect {
-        ($name:ident, $feature:literal, $builder:ty, $key:ty, $endpoint:path, $rank:expr, $environment:literal) => {
+        (
+            $name:ident,
+            $feature:literal,
+            $builder:ty,
+            $key:ty,
+            $endpoint:path,
+            $rank:expr,
+            $environment:literal,
+            $prepare:expr
+        ) => {
             #[cfg(feature = $feature)]
             fn $name(
                 url: &Url,
@@ -275,6 +313,7 @@ mod cloud {
                 environment: bool,
                 timeouts: (Duration, Duration),
                 meter: &Arc<Meter>,
+                ours: &Ours,
             ) -> Result<Connection> {
                 type Key = $key;
                 let around = if environment { variables($environment) } else { Vec::new() };
@@ -292,11 +331,16 @@ mod cloud {
                             Key::Client(ClientConfigKey::Timeout),
                             humantime::format_duration(timeout).to_string(),
                         );
-                    options
-                        .iter()
-                        .fold(builder, |builder, (key, value)| builder.with_config(key.clone(), value))
+                    let builder =
+                        options.iter().fold(builder, |builder, (key, value)| builder.with_config(key.clone(), value));
+                    let prepare: fn($builder, &Ours) -> $builder = $prepare;
+                    prepare(builder, ours)
                         .with_retry(retry)
-                        .with_http_connector(MeteredConnector { meter: Arc::clone(meter), bucket: bucket.clone() })
+                        .with_http_connector(MeteredConnector {
+                            meter: Arc::clone(meter),
+                            bucket: bucket.clone(),
+                            certificates: ours.certificates.clone(),
+                        })
                         .build()
                         .map_err(|error| unusable(error, url))
                 };
@@ -330,6 +374,7 @@ mod cloud {
                 _: bool,
                 _: (Duration, Duration),
                 _: &Arc<Meter>,
+                _: &Ours,
             ) -> Result<Connection> {
                 let message = concat!(" stores are not in this build: switch on the feature ", $feature);
                 Err(Error::config(format!("{}://{message}", url.scheme())))
@@ -348,7 +393,11 @@ mod cloud {
             Key::Endpoint => Some(1),
             _ => None,
         },
-        "AWS_"
+        "AWS_",
+        |builder, ours| match &ours.credentials {
+            Some(credentials) => builder.with_credentials(Arc::clone(credentials)),
+            None => builder,
+        }
     );
     connect!(
         gcs,
@@ -357,7 +406,8 @@ mod cloud {
         object_store::gcp::GoogleConfigKey,
         object_store::gcp::GoogleConfigKey::BaseUrl,
         |key: &Key| matches!(key, Key::BaseUrl).then_some(0),
-        "GOOGLE_"
+        "GOOGLE_",
+        |builder, _| builder
     );
     connect!(
         azure,
@@ -366,20 +416,32 @@ mod cloud {
         object_store::azure::AzureConfigKey,
         object_store::azure::AzureConfigKey::Endpoint,
         |key: &Key| matches!(key, Key::Endpoint).then_some(0),
-        "AZURE_"
+        "AZURE_",
+        |builder, _| builder
     );
 
     pub(crate) fn connect(
         url: &Url,
-        options: &[(String, String)],
+        mut options: Vec<(String, String)>,
         environment: bool,
         timeouts: (Duration, Duration),
         meter: &Arc<Meter>,
+        #[cfg_attr(not(feature = "aws"), allow(unused_variables))] clock: &Arc<dyn Clock>,
     ) -> Result<Connection> {
+        #[cfg_attr(not(feature = "aws"), allow(unused_mut))]
+        let mut ours = Ours::take(&mut options)?;
+        #[cfg(feature = "aws")]
+        if matches!(url.scheme(), "s3" | "s3a") {
+            if let Some(profile) = aws_profile::find(&options, environment, clock)? {
+                ours.credentials = Some(profile.credentials);
+                options.extend(profile.options);
+            }
+            options.retain(|(key, _)| !matches!(key.to_ascii_lowercase().as_str(), "profile" | "aws_profile"));
+        }
         match url.scheme() {
-            "s3" | "s3a" => s3(url, options, environment, timeouts, meter),
-            "gs" => gcs(url, options, environment, timeouts, meter),
-            _ => azure(url, options, environment, timeouts, meter),
+            "s3" | "s3a" => s3(url, &options, environment, timeouts, meter, &ours),
+            "gs" => gcs(url, &options, environment, timeouts, meter, &ours),
+            _ => azure(url, &options, environment, timeouts, meter, &ours),
         }
     }
 }

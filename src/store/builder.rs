@@ -113,6 +113,10 @@ impl StoreBuilder {
     /// Credentials, region and endpoint come from the environment variables that `object_store` reads (`AWS_…`,
     /// `GOOGLE_…`, `AZURE_…`), from [`option`](Self::option), and from the URL's query, each over the one before:
     /// `s3://bucket?endpoint=http://127.0.0.1:9000&region=us-east-1`. Secrets are refused in a URL.
+    ///
+    /// Where no credentials are named for S3, those of a profile of the AWS command line are taken: the one that the
+    /// option `profile` or `AWS_PROFILE` names, or the default one, with keys or with a `credential_process`. The option
+    /// `ca_file` names a file of certificate authorities (PEM) that are trusted beside those of the machine.
     pub fn url(mut self, url: impl AsRef<str>) -> Self {
         self.source = Source::Url(url.as_ref().to_owned());
         self

@@ -1,17 +1,20 @@
 //! The command that runs under the lease.
 
+#[cfg(unix)]
+use super::{
+    processes,
+    supervisor::{LOOK, Supervisor},
+};
 use crate::{
     config::Config,
     exit::{Failure, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE},
+    shell,
     signals::{Signal, Signals},
     target::Guard,
 };
 use leasehold::{Clock, Key, SystemClock};
 use std::{ffi::OsString, io, process::ExitStatus, time::Duration};
 use tokio::process::Command;
-
-/// How often to see whether what the command has started is gone as well.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// How it came to its end.
 #[derive(Debug)]
@@ -24,10 +27,16 @@ pub(crate) enum Ended {
 #[derive(Debug)]
 pub(crate) struct Child {
     child: tokio::process::Child,
-    /// The whole group of the command is signalled where it has one of its own: away from a terminal. On a terminal it
-    /// stays in ours, or it could not read from it.
+    /// Whether somebody has asked it to end, or us.
+    pub(super) asked: bool,
+    /// Ends the command if this process is killed. Whatever makes us forget the command without having waited for it ends
+    /// it, too.
     #[cfg(unix)]
-    group: bool,
+    supervisor: Supervisor,
+    /// The whole group of the command is signalled where it has one of its own, led by its supervisor: away from a terminal.
+    /// On a terminal it stays in ours, or it could not read from it.
+    #[cfg(unix)]
+    group: Option<rustix::process::Pid>,
     #[cfg(unix)]
     pid: Option<rustix::process::Pid>,
     /// Whether it was passed a signal: what it has started was as well, and may take longer to end.
@@ -39,7 +48,13 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    pub(crate) fn start(command: &[OsString], guard: &Guard, key: &Key, config: &Config) -> Result<Self, Failure> {
+    pub(crate) async fn start(
+        command: &[OsString],
+        guard: &Guard,
+        key: &Key,
+        config: &Config,
+        kill_after: Duration,
+    ) -> Result<Self, Failure> {
         let [program, arguments @ ..] = command else { return Err(Failure::usage("there is no command to run")) };
         let mut command = Command::new(program);
         command.args(arguments).env("LEASEHOLD_LEASE", guard.lease_id());
@@ -54,27 +69,40 @@ impl Child {
             None => command.env("LEASEHOLD_STORE", &config.store.value).env_remove("LEASEHOLD_SERVER"),
         };
         #[cfg(unix)]
-        let group = !io::IsTerminal::is_terminal(&io::stdin());
+        let mut supervisor = Supervisor::start(&key.to_string(), kill_after).await?;
         #[cfg(unix)]
-        if group {
-            command.process_group(0);
+        let group = supervisor.group().filter(|_| !io::IsTerminal::is_terminal(&io::stdin()));
+        #[cfg(unix)]
+        if let Some(group) = group {
+            command.process_group(group.as_raw_pid());
         }
+        #[cfg(not(unix))]
+        let _ = kill_after;
         let child = command.spawn().map_err(|error| {
             let name = program.to_string_lossy();
             match error.kind() {
-                io::ErrorKind::NotFound => Failure::new(NOT_FOUND, format!("{name} was not found: check its spelling")),
+                io::ErrorKind::NotFound => Failure::new(NOT_FOUND, not_found(&name)),
                 _ => Failure::new(NOT_EXECUTABLE, format!("{name} cannot be executed: {error}")),
             }
         })?;
+        #[cfg(unix)]
+        let pid = child.id().and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?));
+        #[cfg(unix)]
+        if let (None, Some(pid)) = (group, pid) {
+            supervisor.guard(pid).await;
+        }
         Ok(Self {
             #[cfg(unix)]
-            pid: child.id().and_then(|pid| rustix::process::Pid::from_raw(i32::try_from(pid).ok()?)),
+            pid,
+            #[cfg(unix)]
+            supervisor,
             #[cfg(unix)]
             group,
             #[cfg(unix)]
             told: false,
             #[cfg(unix)]
             paused: false,
+            asked: false,
             child,
         })
     }
@@ -92,10 +120,17 @@ impl Child {
             .map_err(|error| Failure::new(OWN_FAILURE, format!("the command cannot be waited for: {error}")))
     }
 
+    /// It has ended, and what it has left behind on purpose may stay.
+    pub(crate) async fn part(self) {
+        #[cfg(unix)]
+        self.supervisor.dismiss().await;
+    }
+
     #[cfg(unix)]
     pub(crate) fn pass_on(&mut self, signal: Signal) {
+        self.asked = true;
         // In a group of its own it has heard nothing yet.
-        if self.group || !signal.came_from_the_terminal() {
+        if self.group.is_some() || !signal.came_from_the_terminal() {
             self.told = true;
             self.kill(signal.0);
         }
@@ -105,7 +140,7 @@ impl Child {
     /// to put in order first.
     #[cfg(unix)]
     pub(crate) fn pause(&mut self) {
-        if self.group {
+        if self.group.is_some() {
             self.paused = true;
             self.kill(rustix::process::Signal::STOP);
         }
@@ -120,18 +155,18 @@ impl Child {
 
     #[cfg(unix)]
     fn kill(&self, signal: rustix::process::Signal) {
-        let Some(pid) = self.pid else { return };
         // It may be gone already.
-        let _ = match self.group {
-            true => rustix::process::kill_process_group(pid, signal),
-            false => rustix::process::kill_process(pid, signal),
+        let _ = match (self.group, self.pid) {
+            (Some(group), _) => rustix::process::kill_process_group(group, signal),
+            (None, Some(pid)) => rustix::process::kill_process(pid, signal),
+            (None, None) => Ok(()),
         };
     }
 
     /// Whether anything of it is left.
     #[cfg(unix)]
     fn is_left(&self) -> bool {
-        self.group && self.pid.is_some_and(|pid| rustix::process::test_kill_process_group(pid).is_ok())
+        self.group.is_some_and(|group| processes::has_others(group.as_raw_pid(), group.as_raw_pid()))
     }
 
     /// Makes it end: asked first, killed when it takes too long. Returns when it is gone, with what came meanwhile.
@@ -174,7 +209,9 @@ impl Child {
     }
 
     #[cfg(not(unix))]
-    pub(crate) fn pass_on(&mut self, _: Signal) {}
+    pub(crate) fn pass_on(&mut self, _: Signal) {
+        self.asked = true;
+    }
 
     #[cfg(not(unix))]
     pub(crate) fn pause(&mut self) {}
@@ -187,6 +224,14 @@ impl Child {
         let killed = self.child.kill().await;
         killed.map_err(|error| Failure::new(OWN_FAILURE, format!("the command cannot be killed: {error}")))?;
         Ok(None)
+    }
+}
+
+/// What is a line for a shell in one word is not the name of a program.
+fn not_found(name: &str) -> String {
+    match name.contains([' ', '|', ';', '&', '>', '<']) {
+        true => format!("{name} was not found; if it is a line for a shell, write: -- sh -c {}", shell::quoted(name)),
+        false => format!("{name} was not found: check its spelling"),
     }
 }
 

@@ -1,6 +1,10 @@
 //! lock and elect: a command that runs while a key is held, and is stopped when it is not.
 
 mod child;
+#[cfg(unix)]
+mod processes;
+#[cfg(unix)]
+pub(crate) mod supervisor;
 
 use crate::{
     config::Config,
@@ -11,6 +15,7 @@ use crate::{
     signals::{Heard, Signal, Signals, stand_still},
     target::{GOODBYE, Guard, Locked, SHORT_GOODBYE, Target, Wanted, in_time, to_ask, to_open},
     view::Holder,
+    waiting,
 };
 use child::{Child, Ended};
 use clap::Args;
@@ -35,7 +40,11 @@ pub(crate) struct Lock {
     /// Let this many hold it at once: a semaphore. All who name it must say the same number
     #[arg(short = 'n', long = "slots", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
     slots: Option<u32>,
-    /// What to end with when somebody else holds it [default: 4, or 124 after waiting]
+    /// Hold it for at least so long from when it was granted, also when the command has ended before. For jobs that start by
+    /// the clock on several machines: the clocks differ, and the second must not find it free because the first was quick
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    at_least: Option<Duration>,
+    /// What to end with when somebody else holds it; with 0 nothing is said either [default: 4, or 124 after waiting]
     #[arg(long, value_name = "CODE")]
     conflict_exit_code: Option<u8>,
 }
@@ -89,9 +98,14 @@ impl Lock {
             Asked::Told(signal) => Ok(signal.exit_code()),
             Asked::Held(holder, again) => {
                 let failure = held(config, &self.key, holder.as_ref(), again, self.wait);
+                if self.conflict_exit_code == Some(0) {
+                    tracing::info!("{failure}");
+                    return Ok(0);
+                }
                 Err(Failure { code: self.conflict_exit_code.unwrap_or(failure.code), ..failure })
             }
-            Asked::Granted(guard) => match self.run.under(guard, &self.key, config, &mut signals).await? {
+            Asked::Granted(guard) => match self.run.under(guard, &self.key, config, self.at_least, &mut signals).await?
+            {
                 Ended::Exited(code) => Ok(code),
                 Ended::Lost(_) => Ok(LOST),
             },
@@ -113,7 +127,7 @@ impl Elect {
                 Ok(Asked::Held(..)) => {}
                 Ok(Asked::Granted(guard)) => {
                     tracing::info!(name = %self.name, fence = %guard.fence(), "elected");
-                    match self.run.under(guard, &self.name, config, &mut signals).await? {
+                    match self.run.under(guard, &self.name, config, None, &mut signals).await? {
                         Ended::Exited(code) => return Ok(code),
                         // Told to go while the command was being stopped: do not stand again.
                         Ended::Lost(Some(signal)) => return Ok(signal.exit_code()),
@@ -161,7 +175,7 @@ async fn ask(
         let locking = async {
             match slots {
                 Some(size) => opened.slot(&config.namespace.value, (key, size), wanted, longest).await,
-                None => opened.lock(key, wanted, longest).await,
+                None => waiting::told(opened, key, wait, opened.lock(key, wanted, longest)).await,
             }
         };
         tokio::select! {
@@ -200,32 +214,58 @@ impl Run {
     }
 
     /// Runs the command for as long as the guard is good, and gives the lease back when it is gone.
-    async fn under(&self, guard: Guard, key: &Key, config: &Config, signals: &mut Signals) -> Result<Ended, Failure> {
+    async fn under(
+        &self,
+        guard: Guard,
+        key: &Key,
+        config: &Config,
+        at_least: Option<Duration>,
+        signals: &mut Signals,
+    ) -> Result<Ended, Failure> {
+        let granted = SystemClock::new().monotonic();
         tracing::info!(%key, fence = guard.fence(), lease = guard.lease_id(), "acquired");
-        let mut child = match Child::start(&self.command, &guard, key, config) {
+        let mut child = match Child::start(&self.command, &guard, key, config, self.kill_after).await {
             Ok(child) => child,
             Err(failure) => {
                 release(guard, key, Duration::MAX, signals).await;
                 return Err(failure);
             }
         };
-        let ended = loop {
+        let ended = self.run(&guard, key, &mut child, signals).await?;
+        let asked = child.asked;
+        child.part().await;
+        let left = at_least.map(|time| granted.plus(time).since(SystemClock::new().monotonic()));
+        if let (Ended::Exited(_), Some(left)) = (&ended, left.filter(|left| !left.is_zero()))
+            && !hold(&guard, key, left, asked, signals).await
+        {
+            output::say(format_args!("told to go: {key} is not given back, and is free when its lease has expired"));
+            guard.leave();
+            return Ok(ended);
+        }
+        let limit = if let Ended::Lost(_) = ended { GIVING_BACK } else { Duration::MAX };
+        release(guard, key, limit, signals).await;
+        Ok(ended)
+    }
+
+    /// Until the command has ended, or was stopped because the lease is lost.
+    async fn run(&self, guard: &Guard, key: &Key, child: &mut Child, signals: &mut Signals) -> Result<Ended, Failure> {
+        loop {
             tokio::select! {
                 biased;
                 code = child.ended() => {
                     // Nobody looked after the lease while the machine was suspended: ask before calling it a success.
                     if guard.is_valid() {
-                        break Ended::Exited(code?);
+                        return Ok(Ended::Exited(code?));
                     }
                     output::complain(format_args!(
                         "the lease on {key} was lost before the command had ended, {}",
-                        why_invalid(&guard).await
+                        why_invalid(guard).await
                     ));
-                    break Ended::Lost(None);
+                    return Ok(Ended::Lost(None));
                 }
                 why = guard.lost() => {
                     output::complain(format_args!("the lease on {key} is lost, {why}: stopping the command"));
-                    break Ended::Lost(child.stop(self.kill_after, signals).await?);
+                    return Ok(Ended::Lost(child.stop(self.kill_after, signals).await?));
                 }
                 heard = signals.heard() => match heard {
                     Heard::Asked(signal) => child.pass_on(signal),
@@ -238,10 +278,27 @@ impl Run {
                     Heard::Resume => {}
                 },
             }
-        };
-        let limit = if let Ended::Lost(_) = ended { GIVING_BACK } else { Duration::MAX };
-        release(guard, key, limit, signals).await;
-        Ok(ended)
+        }
+    }
+}
+
+/// Holds the key for a while after the command has ended. Whether it may be given back then: who is told to go leaves it to
+/// its time to live, which keeps the promise for longer than giving it back would.
+async fn hold(guard: &Guard, key: &Key, left: Duration, asked: bool, signals: &mut Signals) -> bool {
+    if asked {
+        return false;
+    }
+    tracing::info!(%key, "the command has ended; the key is held for {} more", duration::short(left));
+    let clock = SystemClock::new();
+    tokio::select! {
+        biased;
+        why = guard.lost() => {
+            let left = duration::short(left);
+            output::say(format_args!("warning: the lease on {key} is lost, {why}; it was to be held for {left} more"));
+            true
+        }
+        _ = signals.next() => false,
+        () = clock.sleep(left) => true,
     }
 }
 

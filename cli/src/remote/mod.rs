@@ -6,7 +6,7 @@ mod watch;
 pub(crate) use guard::RemoteGuard;
 
 use crate::{
-    config::Config,
+    config::{Config, Value},
     exit::{FAILED, Failure, HELD, LOST, TIMED_OUT, UNAVAILABLE, USAGE},
     target::Wanted,
     view::printable,
@@ -18,7 +18,7 @@ use leasehold::{
     decision::{Decision, TxnId},
     layout::KeyJson,
 };
-use reqwest::{Client, Method, RequestBuilder, Url};
+use reqwest::{Certificate, Client, Method, RequestBuilder, Url};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 use std::{
@@ -115,7 +115,9 @@ impl Remote {
             return Err(wrong("write it like http://127.0.0.1:7420".to_owned()));
         }
         // A proxy that buffers would turn waiting into silence.
-        let client = Client::builder().no_proxy().build().map_err(|error| wrong(error.to_string()))?;
+        let trusted = config.ca.as_ref().map(trusted).transpose()?.unwrap_or_default();
+        let client =
+            Client::builder().no_proxy().tls_certs_merge(trusted).build().map_err(|error| wrong(error.to_string()))?;
         let token = config.token.clone();
         Ok(Self {
             base,
@@ -326,6 +328,17 @@ impl Remote {
     /// However long it takes; it goes on in the service if we go.
     pub(crate) async fn sweep(&self, sweep: &wire::Sweep) -> Result<wire::SweepReport, Refused> {
         self.send(self.post("/v1/sweep", sweep), Duration::from_secs(3600)).await
+    }
+}
+
+/// The authorities in a file.
+fn trusted(file: &Value<String>) -> Result<Vec<Certificate>, Failure> {
+    let wrong = |why: String| Failure::usage(format!("ca = {:?} ({}) cannot be used: {why}", file.value, file.origin));
+    let pem = std::fs::read(&file.value).map_err(|error| wrong(error.to_string()))?;
+    let found = Certificate::from_pem_bundle(&pem).map_err(|error| wrong(error.to_string()))?;
+    match found.is_empty() {
+        true => Err(wrong("there is no certificate in it (PEM: -----BEGIN CERTIFICATE-----)".to_owned())),
+        false => Ok(found),
     }
 }
 

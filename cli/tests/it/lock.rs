@@ -7,13 +7,13 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-fn signal(child: &Child, name: &str) {
+pub(crate) fn signal(child: &Child, name: &str) {
     let pid = child.id().to_string();
     assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().unwrap().success());
 }
 
 /// Whether a process is there, and not merely waiting to be buried.
-fn is_alive(pid: &str) -> bool {
+pub(crate) fn is_alive(pid: &str) -> bool {
     let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     if Path::new("/proc/self/stat").exists() {
         return state.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'));
@@ -22,14 +22,14 @@ fn is_alive(pid: &str) -> bool {
 }
 
 /// What a script wrote, once it has.
-fn read(path: &Path) -> String {
+pub(crate) fn read(path: &Path) -> String {
     until(&format!("{} is written", path.display()), || {
         fs::read_to_string(path).is_ok_and(|text| text.ends_with('\n'))
     });
     fs::read_to_string(path).unwrap().trim().to_owned()
 }
 
-fn is_free(home: &Home, key: &str) -> bool {
+pub(crate) fn is_free(home: &Home, key: &str) -> bool {
     home.json(&["get", key]).contains(r#""state":"free""#)
 }
 
@@ -356,4 +356,40 @@ fn of_two_candidates_one_leads_and_the_other_follows_it() {
     assert_eq!(ended(two).code, 143);
     assert_eq!(fs::read_to_string(home.path("terms")).unwrap(), "one\ntwo\n");
     assert!(is_free(&home, "primary"));
+}
+
+#[test]
+fn a_quick_command_keeps_its_key_for_as_long_as_was_said() {
+    let home = Home::new();
+    let lock = home.start(&["lock", "cron", "--at-least", "10m", "--", "sh", "-c", "echo done > done; exit 6"]);
+    read(&home.path("done"));
+    // The other machine, whose clock strikes a little later, says nothing about it.
+    let other = home.run(&["lock", "cron", "--conflict-exit-code", "0", "--", "sh", "-c", "echo twice > twice"]);
+    assert_eq!((other.code, other.out.as_str(), other.err.as_str()), (0, "", ""));
+    assert!(!home.path("twice").exists());
+    signal(&lock, "TERM");
+    let ran = ended(lock);
+    assert_eq!(ran.code, 6, "{ran:?}");
+    assert!(ran.err.contains("cron is not given back"), "{ran:?}");
+    assert!(!is_free(&home, "cron"), "given back before its time");
+    // A command that took longer than that gives its key back at once.
+    assert_eq!(home.run(&["lock", "slow", "--at-least", "1ms", "--", "true"]).code, 0);
+    assert!(is_free(&home, "slow"));
+}
+
+#[test]
+fn whoever_waits_is_told_for_whom() {
+    let home = Home::new();
+    let lease =
+        field(&home.json(&["acquire", "x", "--ttl", "10m", "--owner", "bob", "--note", "hands off"]), "lease_id");
+    for verb in [&["lock", "x", "--wait", "5m", "--", "true"][..], &["acquire", "x", "--wait", "forever"]] {
+        let mut waiting = home.start(verb);
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(waiting.stderr.take().unwrap()), &mut line).unwrap();
+        assert!(line.starts_with("waiting for x for ") && line.contains("held by bob until"), "{line}");
+        assert!(line.contains("(hands off)"), "{line}");
+        signal(&waiting, "TERM");
+        ended(waiting);
+    }
+    assert_eq!(home.run(&["release", "x", "--lease", &lease]).code, 0);
 }

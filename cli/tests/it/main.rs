@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "these are tests")]
 
+#[cfg(unix)]
+mod credentials;
 mod doctor;
 mod home;
+#[cfg(target_os = "linux")]
+mod killed;
 #[cfg(unix)]
 mod lock;
 #[cfg(unix)]
@@ -16,3 +20,4 @@ mod transcripts;
 mod troubles;
 #[cfg(target_os = "linux")]
 mod users;
+mod watching;

@@ -109,6 +109,13 @@ fn settings_change_only_when_everybody_has_stopped() {
     assert!(home.json(&["store", "show"]).contains(r#""epoch":1,"#));
     let wrong = home.run(&["store", "set", "--margin", "1s", "--all-processes-stopped"]);
     assert!(wrong.code == 1 && wrong.err.contains("margin"), "{wrong:?}");
+    // A lease that lives shows that somebody is mistaken, in whatever namespace it is.
+    let lease = field(&home.json(&["acquire", "y", "--namespace", "other", "--ttl", "10m"]), "lease_id");
+    assert_eq!(home.run(&["release", "x", "--force", "--reason", "test"]).code, 0);
+    let held = home.run(&["store", "set", "--max-ttl", "2h", "--all-processes-stopped"]);
+    assert!(held.code == 4 && held.err.contains("y in namespace other"), "{held:?}");
+    assert!(home.json(&["store", "show"]).contains(r#""epoch":1,"#), "nothing was changed");
+    assert_eq!(home.run(&["release", "y", "--namespace", "other", "--lease", &lease]).code, 0);
     let changed = home.run(&["store", "set", "--max-ttl", "2h", "--all-processes-stopped", "-o", "json"]);
     assert!(changed.code == 0 && changed.out.contains(r#""epoch":2,"#), "{changed:?}");
     assert!(changed.out.contains(r#""max_ttl_ms":7200000"#), "{}", changed.out);

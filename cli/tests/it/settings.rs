@@ -10,9 +10,10 @@ fn file(home: &Home) -> PathBuf {
 /// A store that was used with a bound of its own, and a key that is held in it.
 fn used() -> Home {
     let home = Home::new();
-    home.json(&["acquire", "held", "--ttl", "10m"]);
+    assert_eq!(home.run(&["lock", "used", "--", "true"]).code, 0);
     let set = home.run(&["store", "set", "--max-clock-skew", "10s", "--all-processes-stopped"]);
     assert_eq!(set.code, 0, "{set:?}");
+    home.json(&["acquire", "held", "--ttl", "10m"]);
     home
 }
 

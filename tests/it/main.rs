@@ -18,6 +18,7 @@ mod fairness;
 mod front_door;
 mod fsck;
 mod guard;
+mod jobs;
 mod keeping;
 mod late;
 mod listing;

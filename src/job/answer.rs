@@ -151,7 +151,7 @@ pub(crate) async fn answer_all(all: Vec<Asked>) -> Result<Vec<AttemptEnd>> {
     }
     let told = by_shard.into_values().map(|(shard, ops, places)| {
         // Queued before anything is awaited.
-        let told = shard.answer(ops);
+        let told = shard.answer(ops, Vec::new());
         async move { shard.wait_for(told, "answered").await.map(|outcomes| (places, outcomes)) }
     });
     let told: Vec<_> = told.collect();

@@ -4,13 +4,14 @@ use super::{
     answer::{Answering, Asked, AttemptEnd},
     apply::{Answer, Answered, Op, Taken},
     claiming::{Content, loaded},
-    committer::{Granted, Shard},
-    id::JobId,
-    layout::SegmentName,
+    committer::{Granted, PartChange, Patch, Shard},
+    id::{JobId, SegmentId, hash},
+    layout::{Place, SegmentName},
     ledger::{ClaimId, JobRef},
     new::ARGS,
     segment::Entry,
     session::Session,
+    whole::Wanted,
 };
 use crate::{Fence, Result, clock::Timestamp, storage::Name};
 use bytes::Bytes;
@@ -47,7 +48,7 @@ impl Attempt {
             }
         }
         // Queued whether or not anybody waits for it.
-        drop(self.shard.answer(ops));
+        drop(self.shard.answer(ops, Vec::new()));
     }
 
     fn op(&self, job: JobRef, what: Answered) -> Op {
@@ -71,6 +72,7 @@ pub struct Job {
     number: u32,
     stalls: u8,
     alone: bool,
+    changes: Vec<PartChange>,
     answered: bool,
 }
 
@@ -90,6 +92,7 @@ impl Job {
             number: taken.attempt,
             stalls: taken.stalls,
             alone: taken.alone,
+            changes: Vec::new(),
             answered: false,
         }
     }
@@ -205,6 +208,21 @@ impl Job {
         Ok(table.table.part(self.index, name, &blocks))
     }
 
+    /// Sets a part for the next attempt, if this one ends by going back to the queue: failed, snoozed or released. Parts that
+    /// are neither set nor cleared stay as they are.
+    pub fn set_part(&mut self, name: impl Into<String>, content: impl Into<Bytes>) {
+        let name = name.into();
+        self.changes.retain(|(known, _)| *known != name);
+        self.changes.push((name, Some(content.into())));
+    }
+
+    /// Takes a part away for the next attempt, if this one ends by going back to the queue.
+    pub fn clear_part(&mut self, name: impl Into<String>) {
+        let name = name.into();
+        self.changes.retain(|(known, _)| *known != name);
+        self.changes.push((name, None));
+    }
+
     /// Whether this process may still believe that nobody else has been given the job. Asks no network.
     pub fn is_ours(&self) -> bool {
         self.attempt.session.is_valid()
@@ -259,9 +277,33 @@ impl Job {
         self.answer(Answered::Cancelled)
     }
 
+    /// The job goes on in another queue of this namespace, as a new job with this one's parts and fence.
+    pub async fn move_to(self, queue: &super::Queue) -> Result<AttemptEnd> {
+        let settings = queue.core.settings().await?;
+        let place = self.id();
+        let class = self.name.id.class();
+        let [first, ..] = hash(&[b"move", &place.number().to_be_bytes()]);
+        let shard = u8::try_from(u16::from(first) % settings.record().key_shards).unwrap_or(0);
+        let id = SegmentId::of_move(place, shard, class);
+        let target = SegmentName { id, place: Place::Inbox, jobs: 1 };
+        let backend = queue.core.backend();
+        let due = backend.store_time().unwrap_or_else(|| backend.clock.wall());
+        let (name, priority) = (Arc::clone(&queue.core.name), self.priority());
+        self.answer(Answered::Moved { queue: name, target, priority, due }).await
+    }
+
     fn answer(mut self, what: Answered) -> Answering {
+        let goes_back = matches!(
+            what,
+            Answered::Failed { for_good: false, .. } | Answered::Snoozed { .. } | Answered::Released { .. }
+        );
+        let mut patches = Vec::new();
+        if goes_back && !self.changes.is_empty() {
+            let job = Wanted { name: self.name, index: self.index, inline: self.content.inline.clone() };
+            patches.push(Patch { op: 0, job, changes: std::mem::take(&mut self.changes) });
+        }
         let (shard, op) = self.take_op(what);
-        let told = shard.answer(vec![op]);
+        let told = shard.answer(vec![op], patches);
         Answering::new(shard, told)
     }
 
@@ -282,7 +324,7 @@ impl Drop for Job {
     fn drop(&mut self) {
         if !self.answered {
             let (shard, op) = self.take_op(Answered::Released { ran: false });
-            drop(shard.answer(vec![op]));
+            drop(shard.answer(vec![op], Vec::new()));
         }
     }
 }

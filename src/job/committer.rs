@@ -11,13 +11,14 @@ mod after;
 mod chores;
 mod cycle;
 mod plan;
+mod plans;
+mod seg;
 
-pub(crate) use plan::Sent;
+pub(crate) use seg::{PartChange, Patch};
 
 use super::{
     apply::{Op, Outcome, Taken},
     core::Core,
-    id::SegmentId,
     inbox::Age,
     ledger::{ClaimId, Ledger, Millis, SessionId},
     session::{Hold, Session},
@@ -32,7 +33,7 @@ use crate::{
     },
 };
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -40,6 +41,9 @@ use tokio::sync::{Mutex as AsyncMutex, oneshot};
 
 /// How long a committer pauses at the most after its store has failed it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// How long a commit waits for room that others have to make.
+const FULL: Duration = Duration::from_millis(50);
 
 /// What a claim was given.
 #[derive(Debug)]
@@ -67,6 +71,11 @@ pub(super) struct Pending {
     pub(super) waits: Waits,
     /// It was part of a write that may have landed.
     pub(super) sent: bool,
+    /// Operations whose jobs go back with other parts.
+    pub(super) patches: Vec<Patch>,
+    /// What is known of those that are not in `ops` any more, and which places those have that are.
+    got: Vec<Option<Outcome>>,
+    places: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -82,6 +91,38 @@ pub(super) enum Waits {
 }
 
 impl Pending {
+    pub(super) fn new(ops: Vec<Op>, waits: Waits) -> Self {
+        let (got, places) = (vec![None; ops.len()], (0..ops.len()).collect());
+        Self { ops, waits, sent: false, patches: Vec::new(), got, places }
+    }
+
+    /// Takes what was said of its operations. What had no room stays, and is tried again.
+    pub(super) fn hear(mut self, outcomes: &[Outcome]) -> Option<Self> {
+        let (ops, places) = (std::mem::take(&mut self.ops), std::mem::take(&mut self.places));
+        let patches = std::mem::take(&mut self.patches);
+        for (at, ((mut op, place), outcome)) in ops.into_iter().zip(places).zip(outcomes).enumerate() {
+            let again = matches!(outcome, Outcome::Full(_) | Outcome::WriteAgain);
+            if !again || !matches!(self.waits, Waits::Answers(_)) {
+                self.got[place] = Some(outcome.clone());
+                continue;
+            }
+            if let Op::Answer(answer) = &mut op {
+                answer.into = None;
+            }
+            let patch = patches.iter().find(|patch| patch.op == at);
+            self.patches.extend(patch.map(|patch| Patch { op: self.ops.len(), ..patch.clone() }));
+            self.ops.push(op);
+            self.places.push(place);
+        }
+        if !self.ops.is_empty() {
+            return Some(self);
+        }
+        if let Waits::Answers(reply) | Waits::Asked(reply) = self.waits {
+            drop(reply.send(Ok(self.got.into_iter().flatten().collect())));
+        }
+        None
+    }
+
     /// Whether nobody wants it any more and it may be left out.
     fn is_withdrawn(&self) -> bool {
         match &self.waits {
@@ -133,8 +174,10 @@ pub(super) struct Desk {
     pub(super) alive: HashMap<SessionId, Millis>,
     pub(super) tidied: Option<Moment>,
     pub(super) committed: Option<Moment>,
-    /// Segments that could not be absorbed, each told once.
-    pub(super) told: std::collections::HashSet<SegmentId>,
+    /// Something had no room: the next commit waits a moment.
+    pub(super) full: bool,
+    /// When `seg/` was last looked at for what nobody names.
+    pub(super) swept: Option<Moment>,
 }
 
 /// One shard of a queue, as one opened store works on it.
@@ -147,6 +190,8 @@ pub(crate) struct Shard {
     known: Mutex<Option<KnownLedger>>,
     pub(super) ahead: Mutex<Vec<cycle::Ahead>>,
     pub(super) deleting: Mutex<after::Deletes>,
+    /// Plans that are being carried out.
+    pub(super) writing: Mutex<HashSet<[u8; 16]>>,
     /// What the last ledger that was seen is waiting for.
     wakes_at: Mutex<Option<Millis>>,
 }
@@ -161,6 +206,7 @@ impl Shard {
             known: Mutex::default(),
             ahead: Mutex::default(),
             deleting: Mutex::default(),
+            writing: Mutex::default(),
             wakes_at: Mutex::default(),
         })
     }
@@ -170,7 +216,7 @@ impl Shard {
     }
 
     /// Queues operations, and starts a committer unless one runs.
-    fn submit(self: &Arc<Self>, pending: Pending) {
+    pub(super) fn submit(self: &Arc<Self>, pending: Pending) {
         let mut line = self.line();
         line.pending.push(pending);
         self.start(line);
@@ -199,27 +245,31 @@ impl Shard {
             }
         };
         let op = Op::Claim { claim, want, idle_elsewhere: true };
-        self.submit(Pending { ops: vec![op], waits: Waits::Claim { since, reply }, sent: false });
+        self.submit(Pending::new(vec![op], Waits::Claim { since, reply }));
         self.wait_for(told, "claimed").await
     }
 
     /// Says what has become of attempts. Queued at once, whether or not the future is awaited.
-    pub(crate) fn answer(self: &Arc<Self>, ops: Vec<Op>) -> oneshot::Receiver<Result<Vec<Outcome>>> {
+    pub(crate) fn answer(
+        self: &Arc<Self>,
+        ops: Vec<Op>,
+        patches: Vec<Patch>,
+    ) -> oneshot::Receiver<Result<Vec<Outcome>>> {
         let (reply, told) = oneshot::channel();
-        self.submit(Pending { ops, waits: Waits::Answers(reply), sent: false });
+        self.submit(Pending { patches, ..Pending::new(ops, Waits::Answers(reply)) });
         told
     }
 
     /// Asks for something that must see the ledger as it is now.
     pub(crate) async fn ask(self: &Arc<Self>, ops: Vec<Op>) -> Result<Vec<Outcome>> {
         let (reply, told) = oneshot::channel();
-        self.submit(Pending { ops, waits: Waits::Asked(reply), sent: false });
+        self.submit(Pending::new(ops, Waits::Asked(reply)));
         self.wait_for(told, "changed").await
     }
 
     /// Commits soon, also if nobody waits for anything.
     pub(super) fn nudge(self: &Arc<Self>) {
-        self.submit(Pending { ops: Vec::new(), waits: Waits::Nobody, sent: false });
+        self.submit(Pending::new(Vec::new(), Waits::Nobody));
     }
 
     /// What comes of it within the time that anybody waits for an answer.
@@ -274,6 +324,9 @@ impl Shard {
             self.space(&desk).await;
             let Err((error, left)) = self.cycle(&mut desk, pending, riders).await else {
                 failures = 0;
+                if std::mem::take(&mut desk.full) {
+                    self.queue.backend().clock.sleep(FULL).await;
+                }
                 continue;
             };
             let (stay, told): (Vec<_>, Vec<_>) = left.into_iter().partition(Pending::stays_queued);

@@ -87,6 +87,7 @@ impl Shared {
                 shared: Arc::clone(self),
                 layout: Arc::new(layout),
                 name: name.into(),
+                namespace: namespace.clone(),
                 inbox: Inbox::default(),
                 settings: tokio::sync::Mutex::new(None),
                 shards: Mutex::default(),
@@ -95,6 +96,11 @@ impl Shared {
             })
         });
         Ok(Arc::clone(core))
+    }
+
+    /// Whether this process has used a queue.
+    pub(crate) fn has_queues(&self) -> bool {
+        !self.queues.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     pub(crate) fn now(&self) -> Moment {
@@ -134,6 +140,7 @@ pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,
     pub(crate) layout: Arc<Layout>,
     pub(crate) name: Arc<str>,
+    pub(crate) namespace: Namespace,
     pub(crate) inbox: Inbox,
     settings: tokio::sync::Mutex<Option<Arc<Known>>>,
     shards: Mutex<BTreeMap<u8, Arc<Shard>>>,

@@ -34,7 +34,6 @@ const SHORTEST_SESSION: Duration = Duration::from_secs(10);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-#[non_exhaustive]
 pub struct QueueSettings {
     /// Into how many shards new jobs without a key go. More shards allow more commits a second; between shards there is no
     /// order.

@@ -2,7 +2,7 @@
 
 use super::{Settings, SharedSetting, SharedSettingsChange, records::folder_has_store};
 use crate::{
-    Clock, Error, Generator, OsGenerator, Result, SystemClock, decision,
+    Clock, Error, Generator, OsGenerator, Result, SystemClock, decision, job,
     kind::{Declaration, Kind},
     lease,
     storage::{
@@ -223,7 +223,7 @@ impl StoreBuilder {
 
     /// What every kind of record says of itself.
     pub(super) fn declarations(&self) -> Vec<&'static Declaration> {
-        let ours = [&lease::DECLARATION, &decision::DECLARATION];
+        let ours = [&lease::DECLARATION, &decision::DECLARATION, &job::DECLARATION];
         ours.into_iter().chain(self.kinds.iter().map(|kind| kind.declaration())).collect()
     }
 

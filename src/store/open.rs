@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Error, Leases, Namespace, Result,
     decision::{self, DecisionKind},
-    job,
+    job::{self, JobKind},
     kind::Kind,
     lease::{self, Engine, LeaseKind, LeaseTurn},
     shared::Rules,
@@ -91,8 +91,11 @@ fn assemble(
     let engine = Engine::new(Arc::clone(&backend), bounds, settings.leases(), Arc::clone(&activity));
     let sessions = Leases::new(Arc::clone(&engine), Namespace::trusted(OURS));
     let jobs = job::Shared::new(&backend, &shared, settings.jobs.clone(), sessions, Arc::clone(&activity));
-    let ours: [Arc<dyn Kind>; 2] =
-        [Arc::new(LeaseKind::new(Arc::clone(&engine))), Arc::new(DecisionKind(Arc::clone(&decisions)))];
+    let ours: [Arc<dyn Kind>; 3] = [
+        Arc::new(LeaseKind::new(Arc::clone(&engine))),
+        Arc::new(DecisionKind(Arc::clone(&decisions))),
+        Arc::new(JobKind(Arc::clone(&jobs))),
+    ];
     let kinds: Arc<[Arc<dyn Kind>]> = ours.into_iter().chain(more).collect();
     let sweeper = Sweeper::new(
         Arc::clone(&backend),

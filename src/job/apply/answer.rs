@@ -12,7 +12,7 @@ use crate::{
     Fence,
     clock::Timestamp,
     job::{
-        id::SegmentId,
+        id::{JobId, SegmentId},
         layout::{Place, SegmentName},
         ledger::{ClaimId, JobRef, Millis, MovePlan, Range, Reason, Traits, Why},
     },
@@ -27,6 +27,8 @@ pub(crate) struct Home {
     pub(crate) index: u16,
     /// The `gc_epoch` of the ledger that was read before the object was written.
     pub(crate) epoch: u64,
+    /// The id that the job was enqueued under.
+    pub(crate) id: JobId,
 }
 
 #[derive(Debug, Clone)]
@@ -207,6 +209,11 @@ impl Work<'_> {
         if row != held.row {
             self.moved_away(held.row, answer.job.index);
             self.ledger.rows[row].open = self.ledger.rows[row].open.saturating_add(1);
+            if let Some(home) = answer.into {
+                // By its span a look-up finds the job under the id that it was enqueued with.
+                let span = &mut self.ledger.rows[row].span;
+                *span = Some(span.map_or((home.id, home.id), |(least, most)| (least.min(home.id), most.max(home.id))));
+            }
             self.rehome(answer.job, JobRef { segment: self.ledger.rows[row].name.id, index });
         }
         self.wait(row, Range::one(index), traits);

@@ -77,6 +77,7 @@ impl Shard {
         }
         deletes.extend(sent.unnamed.iter().map(|id| (seg(*id), None)));
         self.delete(deletes);
+        self.write_plans(&known);
     }
 
     /// Tells everybody what has become of what they asked for.
@@ -89,6 +90,7 @@ impl Shard {
         session: Option<&Arc<Session>>,
     ) {
         let wakes_at = self.wakes_at();
+        let mut left = Vec::new();
         for (pending, span) in pending.into_iter().zip(spans) {
             let outcomes = outcomes.get(span.clone()).unwrap_or_default();
             match pending.waits {
@@ -111,9 +113,16 @@ impl Shard {
                     }
                     _ => drop(reply.send(Ok(Given::Nothing { wakes_at }))),
                 },
-                Waits::Answers(reply) | Waits::Asked(reply) => drop(reply.send(Ok(outcomes.to_vec()))),
-                Waits::Nobody => {}
+                Waits::Answers(_) | Waits::Asked(_) | Waits::Nobody => {
+                    if let Some(again) = pending.hear(outcomes) {
+                        desk.full = true;
+                        left.push(again);
+                    }
+                }
             }
+        }
+        if !left.is_empty() {
+            self.put_back(left);
         }
     }
 

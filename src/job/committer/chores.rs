@@ -12,6 +12,9 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 /// How often a shard is tidied while it is worked on.
 const EVERY: Duration = Duration::from_secs(10);
 
+/// How often `seg/` is looked at for objects that nobody names.
+const ORPHANS: Duration = Duration::from_secs(600);
+
 pub(super) struct Chores<'a> {
     pub(super) shard: &'a Arc<Shard>,
     pub(super) ledger: &'a Ledger,
@@ -21,13 +24,7 @@ pub(super) struct Chores<'a> {
 
 impl Chores<'_> {
     /// Adds what is to be committed, and starts what is to be done outside of a commit.
-    pub(super) async fn gather(
-        &self,
-        desk: &mut Desk,
-        _extra: &mut Vec<Op>,
-        tail: &mut Vec<Op>,
-        age: &mut Option<Age>,
-    ) {
+    pub(super) async fn gather(&self, desk: &mut Desk, extra: &mut Vec<Op>, tail: &mut Vec<Op>, age: &mut Option<Age>) {
         let backend = self.shard.queue.backend();
         let moment = backend.clock.monotonic();
         let due = desk.tidied.is_none_or(|last| moment.since(last) >= EVERY);
@@ -35,6 +32,19 @@ impl Chores<'_> {
             desk.tidied = Some(moment);
             let deletes = self.ledger.to_delete(self.now);
             self.shard.delete(deletes.into_iter().map(|(name, since)| (name, Some(since))).collect());
+            if let Some(known) = self.shard.known() {
+                self.shard.write_plans(&known);
+            }
+        }
+        match self.shard.spill(self.ledger, self.now).await {
+            Ok(spills) => extra.extend(spills),
+            Err(error) => tracing::warn!(%error, "retries could not be spilled: the next commit tries again"),
+        }
+        if desk.swept.is_none_or(|last| moment.since(last) >= ORPHANS) && desk.swept.replace(moment).is_some() {
+            match self.shard.orphans(self.ledger).await {
+                Ok(orphans) => extra.extend(orphans),
+                Err(error) => tracing::debug!(%error, "what nobody names could not be listed"),
+            }
         }
         let Some(look) = self.look else { return };
         let before = tail.len();

@@ -71,7 +71,7 @@ impl Shard {
                 return Ok(());
             }
         }
-        match self.prepare(desk, &pending, riders).await {
+        match self.prepare(desk, &mut pending, riders).await {
             Ok(prepared) => {
                 let demand = demand(&pending);
                 let ahead = self.look_ahead(demand, prepared.absorbing);
@@ -95,7 +95,7 @@ impl Shard {
         Ok(())
     }
 
-    async fn prepare(self: &Arc<Self>, desk: &mut Desk, pending: &[Pending], riders: Vec<Op>) -> Result<Prepared> {
+    async fn prepare(self: &Arc<Self>, desk: &mut Desk, pending: &mut [Pending], riders: Vec<Op>) -> Result<Prepared> {
         let backend = self.queue.backend();
         let settings = self.queue.settings().await?;
         if backend.store_time().is_none() {
@@ -129,6 +129,7 @@ impl Shard {
             extra.extend(self.open(ledger, now).await?);
             extra.extend(self.recover(desk, ledger, session.as_deref(), now).await);
         }
+        self.patch(ledger, pending).await?;
         let absorbing = self.absorb(&mut tail, &mut age);
         let chores = Chores { shard: self, ledger, now, look: look.as_ref() };
         chores.gather(desk, &mut extra, &mut tail, &mut age).await;
@@ -150,13 +151,16 @@ impl Shard {
         if enough && queue.inbox.looked_within(backend, LOOK_EVERY).await {
             return Ok(None);
         }
-        if depth.ready == 0 && !enough {
-            let shards = queue.settings().await?.record().shards_ever;
-            queue.inbox.look_at_later(backend, &queue.layout, shards).await?;
-        }
         // Looks of the last second serve for what is only a precaution.
         let recent = enough.then_some(LOOK_EVERY);
-        queue.inbox.look(backend, &queue.layout, self.number, demand.since, recent).await.map(Some)
+        let look = queue.inbox.look(backend, &queue.layout, self.number, demand.since, recent).await?;
+        if depth.ready > 0 || !unknown(ledger, &look.names, 1).is_empty() {
+            return Ok(Some(look));
+        }
+        // Nothing is due: is something of what is due later?
+        let shards = queue.settings().await?.record().shards_ever;
+        queue.inbox.look_at_later(backend, &queue.layout, shards).await?;
+        queue.inbox.look(backend, &queue.layout, self.number, demand.since, Some(LOOK_EVERY)).await.map(Some)
     }
 
     fn jobs_ahead(&self) -> u64 {

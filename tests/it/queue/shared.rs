@@ -1,8 +1,12 @@
 //! What the promises of queues need: processes on one store that fails as it is told to.
 
 use crate::common::Memory;
-use leasehold::{Queue, Store, job::NewJob};
-use std::time::Duration;
+use leasehold::{
+    Clock, Queue, Store,
+    job::{Job, NewJob},
+    testkit::{Rule, TestClock},
+};
+use std::{sync::Arc, time::Duration};
 
 pub(super) struct World(pub(super) Memory);
 
@@ -17,6 +21,20 @@ impl World {
         settings.jobs.owner = Some(format!("process-{seed}"));
         settings.jobs.shards = 1;
         self.0.builder(seed).settings(settings).open().await.unwrap()
+    }
+
+    /// A process that stands still until its own clock is moved: its session is not renewed, and it does not know.
+    pub(super) async fn paused(&self, seed: u64) -> (Queue, TestClock) {
+        let clock = TestClock::at(self.0.clock.wall());
+        let mut settings = leasehold::Settings::default();
+        settings.jobs.owner = Some(format!("process-{seed}"));
+        settings.jobs.shards = 1;
+        let builder = self.0.builder(seed).settings(settings).clock(Arc::new(clock.clone()));
+        (builder.open().await.unwrap().queue("emails").unwrap(), clock)
+    }
+
+    pub(super) fn fault(&self, rule: Rule) {
+        self.0.store.faults().script(rule);
     }
 
     pub(super) async fn queue(&self, seed: u64) -> Queue {
@@ -35,4 +53,26 @@ impl World {
 
 pub(super) fn jobs(count: usize) -> Vec<NewJob> {
     (0..count).map(|number| NewJob::new(format!("job {number}"))).collect()
+}
+
+/// The only job that a claim gets.
+pub(super) async fn one(queue: &Queue) -> Job {
+    let mut claimed = queue.claim(1).await.unwrap();
+    assert_eq!(claimed.len(), 1);
+    claimed.remove(0)
+}
+
+/// Claims and finishes until nothing is left; the arguments of what was run.
+pub(super) async fn work_down(queue: &Queue) -> Vec<String> {
+    let mut run = Vec::new();
+    loop {
+        let claimed = queue.claim(100).await.unwrap();
+        if claimed.is_empty() {
+            return run;
+        }
+        run.extend(claimed.iter().map(|job| String::from_utf8(job.args().to_vec()).unwrap()));
+        for end in queue.finish_all(claimed).await.unwrap() {
+            assert!(end.is_accepted(), "{end:?}");
+        }
+    }
 }

@@ -186,7 +186,7 @@ fn a_move_is_planned_then_written_then_dropped_and_its_fence_goes_with_it() {
 }
 
 fn home(number: u32, epoch: u64) -> Home {
-    Home { segment: segment(number), jobs: 2, index: 0, epoch }
+    Home { segment: segment(number), jobs: 2, index: 0, epoch, id: segment(number).job(0) }
 }
 
 #[test]

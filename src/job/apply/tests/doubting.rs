@@ -104,7 +104,7 @@ fn a_session_that_has_nothing_in_hand_takes_its_row_out_and_one_that_has_does_no
 
 #[test]
 fn what_names_an_object_of_seg_is_not_sent_again_when_nobody_knows_whether_it_landed() {
-    let into = Some(Home { segment: segment(9), jobs: 1, index: 0, epoch: 0 });
+    let into = Some(Home { segment: segment(9), jobs: 1, index: 0, epoch: 0, id: segment(9).job(0) });
     let answer = |into| Op::Answer(Answer { claim: claim_id(1), job: job(1, 0), what: failed(), into });
     let spill = Spill { segment: segment(9), epoch: 0, jobs: 1, moving: vec![], span: (id(1, 0), id(1, 0)) };
     assert!(!Op::Spill(Arc::new(spill)).may_be_sent_again_in_doubt());

@@ -20,6 +20,7 @@ mod fenced;
 mod front_door;
 mod fsck;
 mod guard;
+mod jobs;
 mod keeping;
 mod late;
 mod listing;

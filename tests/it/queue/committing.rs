@@ -5,8 +5,8 @@ use crate::common::calm;
 use leasehold::{
     ErrorKind,
     job::{AttemptEnd, Fate, JobState},
-    testkit::{Answer, Fault, Op, Rule},
 };
+use leasehold_testkit::{Answer, Fault, Op, Rule};
 use std::time::Duration;
 
 const LOST: Fault = Fault::Lose(Answer::Drop);

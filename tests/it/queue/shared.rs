@@ -4,8 +4,8 @@ use crate::common::Memory;
 use leasehold::{
     Clock, Queue, Store,
     job::{Job, NewJob},
-    testkit::{Rule, TestClock},
 };
+use leasehold_testkit::{Rule, TestClock};
 use std::{sync::Arc, time::Duration};
 
 pub(super) struct World(pub(super) Memory);

@@ -182,6 +182,17 @@ impl Jobs {
         self.count("cancelled by a caller");
     }
 
+    /// When all is calm, the last process has claimed it and finishes it.
+    pub fn worked_off(&mut self, number: u64) -> Result<(), String> {
+        self.count("worked off in the end");
+        let Some(known) = self.known.get_mut(&number) else { return Err(format!("J1: nobody enqueued job {number}")) };
+        known.may_have_ended = true;
+        match known.ended {
+            Some(how) => Err(format!("J3: job {number} was {how}, and is there in the end")),
+            None => Ok(()),
+        }
+    }
+
     /// Some job that its producer was told of, by chance.
     pub fn any(&self, roll: u64) -> Option<(u64, JobId)> {
         let ids: Vec<(u64, JobId)> =

@@ -1,0 +1,7 @@
+//! What holds of jobs when processes die, pause and come back, when answers are lost, late or given twice, and what all
+//! of it costs.
+
+mod answers;
+mod budget;
+mod crashes;
+mod process;

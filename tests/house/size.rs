@@ -42,7 +42,7 @@ pub(crate) fn large_types(sources: &[Source]) -> Vec<String> {
             } else if let Some(name) = &of
                 && is_method(line)
             {
-                *methods.entry((&source.room, name.clone())).or_default() += 1;
+                *methods.entry((source.room.as_str(), name.clone())).or_default() += 1;
             }
         }
     }

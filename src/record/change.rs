@@ -8,7 +8,7 @@ use crate::{
         cas::{Cas, Outcome, Seen, Slot, Stamp},
     },
 };
-use std::{marker::PhantomData, sync::Arc};
+use std::sync::Arc;
 
 /// What is to be done about a record.
 pub(crate) enum Plan<R, O> {
@@ -53,7 +53,7 @@ impl<S: Slot + Clone, T: Clone> Change<S, T> {
     ) -> Result<Changed<S::Record, T, O>> {
         let backend = Arc::clone(&self.backend);
         let patience = self.patience;
-        let mut planned = Planned { change: self, plan, outcome: PhantomData };
+        let mut planned = Planned { change: self, plan, _outcome: [] };
         let changed = repeat(&backend, patience, &mut planned).await;
         let name = self.slot.name();
         match changed {
@@ -69,7 +69,8 @@ impl<S: Slot + Clone, T: Clone> Change<S, T> {
 struct Planned<'a, S: Slot, T, F, O> {
     change: &'a mut Change<S, T>,
     plan: F,
-    outcome: PhantomData<fn() -> O>,
+    /// Only a type: what the plan comes to if it stops.
+    _outcome: [fn() -> O; 0],
 }
 
 impl<S, T, F, O> Attempts for Planned<'_, S, T, F, O>

@@ -135,7 +135,7 @@ fn a_renewal_moves_the_expiry_and_never_back() {
 fn a_lease_that_ended_or_is_gone_or_was_cloned_is_lost() {
     let (rules, mine, id) = (rules(), record(Some(lease(OURS))), LeaseId::from([1; 16]));
     let expired = LossReason::Expired { failing: None };
-    let reason = |plan| stopped(plan).reason;
+    let reason = |plan: Result<Plan<Loss>>| stopped(plan).reason;
     assert_eq!(reason(renew(&view(Some(&mine), 130 * SECOND, &rules), id, None, None)), expired);
     let seen = view(Some(&mine), 110 * SECOND, &rules);
     let deadline = Moment::from_origin(ms(110 * SECOND));

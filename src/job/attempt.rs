@@ -13,7 +13,7 @@ use super::{
     session::Session,
     whole::Wanted,
 };
-use crate::{Fence, Result, clock::Timestamp, storage::Name};
+use crate::{Error, ErrorKind, Fence, Result, clock::Timestamp, storage::Name};
 use bytes::Bytes;
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -24,7 +24,6 @@ pub(crate) struct Attempt {
     claim: ClaimId,
     fence: Fence,
     session: Arc<Session>,
-    jobs: Vec<Taken>,
 }
 
 impl Attempt {
@@ -34,17 +33,21 @@ impl Attempt {
             claim: granted.claim,
             fence: granted.fence,
             session: Arc::clone(&granted.session),
-            jobs: granted.jobs.clone(),
         }
     }
 
-    /// Gives back all of it, uncharged.
-    pub(crate) fn give_back(&self) {
+    /// Answers for jobs whose parts cannot be read: dead if they are damaged, else given back uncharged.
+    pub(crate) fn without_content(&self, jobs: &[Taken], error: &Error) {
+        let damaged = error.kind() == ErrorKind::Corrupt;
+        let text: Arc<str> = error.to_string().chars().take(200).collect::<String>().into();
         let mut ops = Vec::new();
-        for taken in &self.jobs {
+        for taken in jobs {
             for index in taken.range.from..taken.range.to {
                 let job = JobRef { segment: taken.name.id, index };
-                ops.push(self.op(job, Answered::Released { ran: false }));
+                let error = Some(Arc::clone(&text));
+                let dead = Answered::Failed { for_good: true, error, kind: None, max_attempts: None };
+                let what = if damaged { dead } else { Answered::Released { ran: false } };
+                ops.push(self.op(job, what));
             }
         }
         // Queued whether or not anybody waits for it.
@@ -95,6 +98,12 @@ impl Job {
             changes: Vec::new(),
             answered: false,
         }
+    }
+
+    /// By which jobs of one claim are sorted.
+    pub(crate) fn order(&self) -> (i16, Timestamp, SegmentName, u16) {
+        let due = self.due_at().unwrap_or_default();
+        (self.priority(), due, self.name, self.index)
     }
 
     fn entry(&self) -> Option<&Entry> {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{Error, Result, storage::Name};
 use bytes::Bytes;
-use futures_util::future::{BoxFuture, try_join_all};
+use futures_util::future::{BoxFuture, join_all};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// A claim that is made when it is awaited.
@@ -134,28 +134,33 @@ async fn load(shard: &Arc<Shard>, granted: Granted, parts: &Parts) -> Result<Vec
     for taken in granted.jobs {
         by_segment.entry(taken.name).or_default().push(taken);
     }
-    let mut jobs = Vec::new();
-    let reads = by_segment.into_values().map(|taken| {
-        let attempt = &attempt;
-        async move {
-            let name = taken[0].name;
-            let indexes: Vec<u16> = taken.iter().flat_map(|taken| taken.range.from..taken.range.to).collect();
-            let content = content(shard, &taken[0], &indexes, parts).await?;
-            Ok::<_, Error>(taken.into_iter().flat_map(move |taken| {
-                let (attempt, content) = (Arc::clone(attempt), Arc::clone(&content));
-                (taken.range.from..taken.range.to).map(move |index| Job::new(&attempt, name, index, &taken, &content))
-            }))
-        }
+    let reads = by_segment.into_values().map(|taken| async move {
+        let indexes: Vec<u16> = taken.iter().flat_map(|taken| taken.range.from..taken.range.to).collect();
+        let content = content(shard, &taken[0], &indexes, parts).await;
+        (taken, content)
     });
-    match try_join_all(reads).await {
-        Ok(read) => jobs.extend(read.into_iter().flatten()),
-        Err(error) => {
-            // Nobody will answer for them: they go back.
-            attempt.give_back();
-            return Err(error);
+    let (mut jobs, mut failed) = (Vec::new(), None);
+    for (taken, content) in join_all(reads).await {
+        match content {
+            Ok(content) => jobs.extend(taken.iter().flat_map(|taken| {
+                let (attempt, content) = (&attempt, &content);
+                (taken.range.from..taken.range.to)
+                    .map(move |index| Job::new(attempt, taken.name, index, taken, content))
+            })),
+            Err(error) => {
+                // What is damaged is no use to anybody; for the rest nobody will answer: it goes back.
+                attempt.without_content(&taken, &error);
+                failed = Some(error);
+            }
         }
     }
-    Ok(jobs)
+    match failed {
+        Some(error) if jobs.is_empty() => Err(error),
+        _ => {
+            jobs.sort_by_key(Job::order);
+            Ok(jobs)
+        }
+    }
 }
 
 /// What a segment has for the jobs that were claimed of it.

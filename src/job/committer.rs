@@ -19,6 +19,7 @@ pub(crate) use seg::{PartChange, Patch};
 use super::{
     apply::{Op, Outcome, Taken},
     core::Core,
+    id::SegmentId,
     inbox::Age,
     ledger::{ClaimId, Ledger, Millis, SessionId},
     session::{Hold, Session},
@@ -190,6 +191,8 @@ pub(crate) struct Shard {
     known: Mutex<Option<KnownLedger>>,
     pub(super) ahead: Mutex<Vec<cycle::Ahead>>,
     pub(super) deleting: Mutex<after::Deletes>,
+    /// Segments in the inbox that cannot be absorbed now, and until when they are left.
+    pub(super) left: Mutex<HashMap<SegmentId, Moment>>,
     /// Plans that are being carried out.
     pub(super) writing: Mutex<HashSet<[u8; 16]>>,
     /// What the last ledger that was seen is waiting for.
@@ -206,6 +209,7 @@ impl Shard {
             known: Mutex::default(),
             ahead: Mutex::default(),
             deleting: Mutex::default(),
+            left: Mutex::default(),
             writing: Mutex::default(),
             wakes_at: Mutex::default(),
         })
@@ -364,7 +368,7 @@ impl Shard {
     }
 
     /// Keeps a ledger that was read or written, unless a later one is known.
-    pub(super) fn learn(&self, seen: Arc<Seen<Ledger>>, at: Age) {
+    pub(crate) fn learn(&self, seen: Arc<Seen<Ledger>>, at: Age) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let later = known.as_ref().is_some_and(|known| known.seen.record().revision > seen.record().revision);
         if !later {

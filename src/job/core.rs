@@ -4,7 +4,7 @@ use super::{
     committer::Shard,
     fetch::Segments,
     id::RisingIds,
-    inbox::Inbox,
+    inbox::{Age, Inbox},
     layout::Layout,
     ledger::{Ledger, Policy},
     options::JobOptions,
@@ -173,7 +173,7 @@ impl Core {
     }
 
     /// What the queue is set to; makes the queue if there is none. Read again once a minute.
-    pub(crate) async fn settings(&self) -> Result<Arc<Known>> {
+    pub(crate) async fn settings(self: &Arc<Self>) -> Result<Arc<Known>> {
         let mut settings = self.settings.lock().await;
         let now = self.shared.now();
         if let Some(known) = settings.as_ref().filter(|known| now.since(known.read) < SETTINGS_LAST) {
@@ -191,14 +191,14 @@ impl Core {
     }
 
     /// What the queue is set to now.
-    pub(crate) async fn settings_now(&self) -> Result<Arc<Known>> {
+    pub(crate) async fn settings_now(self: &Arc<Self>) -> Result<Arc<Known>> {
         let mut settings = self.settings.lock().await;
         let known = self.read_settings(settings.as_deref()).await?;
         *settings = Some(Arc::clone(&known));
         Ok(known)
     }
 
-    async fn read_settings(&self, before: Option<&Known>) -> Result<Arc<Known>> {
+    async fn read_settings(self: &Arc<Self>, before: Option<&Known>) -> Result<Arc<Known>> {
         let now = self.shared.now();
         match cas::read(self.backend(), &self.slot()).await? {
             Some(seen) => {
@@ -223,7 +223,7 @@ impl Core {
     }
 
     /// Makes the queue: each shard's ledger first, so that one that is missing later is known to be lost.
-    async fn make(&self, settings: QueueSettings) -> Result<Arc<Known>> {
+    async fn make(self: &Arc<Self>, settings: QueueSettings) -> Result<Arc<Known>> {
         self.make_ledgers(0..settings.shards, 1, &settings).await?;
         let mut change: Change<QueueSlot, ()> = Change::new(self.backend(), self.slot(), None, self.patience());
         let done = change.run(|there, stamp| {
@@ -238,7 +238,7 @@ impl Core {
     }
 
     /// Changes what the queue is set to. New shards have their ledgers before `queue.json` shows them.
-    pub(crate) async fn change_settings(&self, settings: QueueSettings) -> Result<Arc<Known>> {
+    pub(crate) async fn change_settings(self: &Arc<Self>, settings: QueueSettings) -> Result<Arc<Known>> {
         settings.validate()?;
         let before = self.settings_now().await?;
         self.make_ledgers(0..settings.shards, before.revision(), &settings).await?;
@@ -259,7 +259,12 @@ impl Core {
         }
     }
 
-    async fn make_ledgers(&self, shards: std::ops::Range<u16>, revision: u64, settings: &QueueSettings) -> Result<()> {
+    async fn make_ledgers(
+        self: &Arc<Self>,
+        shards: std::ops::Range<u16>,
+        revision: u64,
+        settings: &QueueSettings,
+    ) -> Result<()> {
         let backend = self.backend();
         let make = |shard: u16| async move {
             let shard = u8::try_from(shard).unwrap_or(u8::MAX);
@@ -267,14 +272,17 @@ impl Core {
             let mut change: Change<LedgerSlot, ()> = Change::new(backend, slot, None, self.patience());
             let done = change.run(|there, stamp| {
                 Ok(match there {
-                    Some(_) => ((), Plan::Stop(())),
+                    Some(there) => ((), Plan::Stop(there.clone())),
                     None => {
                         let write_id: WriteId = stamp.write_id;
                         ((), Plan::Write(Ledger::new(&self.name, shard, write_id, revision, settings.policy())))
                     }
                 })
             });
-            done.await.map(drop)
+            let at = Age::now(backend);
+            let (Changed::Won(seen, ()) | Changed::Stopped(seen)) = done.await?;
+            self.shard(shard).learn(Arc::new(seen), at);
+            Ok::<_, Error>(())
         };
         futures_util::future::try_join_all(shards.map(make)).await.map(drop)
     }

@@ -19,7 +19,7 @@ use crate::{
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -74,6 +74,8 @@ pub(crate) struct Sessions {
     in_hand: AtomicUsize,
     /// Shards that have a row of it.
     shards: Mutex<Vec<Weak<Shard>>>,
+    /// Somebody waits for the time to give it up.
+    closing: AtomicBool,
 }
 
 /// Keeps the session from being given up.
@@ -110,6 +112,7 @@ impl Sessions {
             current: tokio::sync::Mutex::new(None),
             in_hand: AtomicUsize::new(0),
             shards: Mutex::default(),
+            closing: AtomicBool::new(false),
         })
     }
 
@@ -117,6 +120,11 @@ impl Sessions {
     pub(crate) fn hold(self: &Arc<Self>) -> Hold {
         self.in_hand.fetch_add(1, SeqCst);
         Hold(Arc::clone(self))
+    }
+
+    /// Claims in hand or on their way.
+    pub(crate) fn in_hand(&self) -> usize {
+        self.in_hand.load(SeqCst)
     }
 
     /// A session that is believed in, made now if need be. The caller has a [hold](Self::hold).
@@ -164,11 +172,16 @@ impl Sessions {
 
     /// Gives the session up in a while, if nothing is in hand then.
     fn close_soon(self: &Arc<Self>) {
-        let sessions = Arc::clone(self);
+        // Without a session there is nothing to give up; while it is being made, there is something in hand.
+        if self.current.try_lock().is_ok_and(|current| current.is_none()) || self.closing.swap(true, SeqCst) {
+            return;
+        }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let sessions = Arc::clone(self);
         runtime.spawn(async move {
             let clock = Arc::clone(&sessions.backend.clock);
             clock.sleep(LINGER).await;
+            sessions.closing.store(false, SeqCst);
             sessions.close_if_idle().await;
         });
     }

@@ -26,6 +26,8 @@ const READING: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A ledger that shows nothing to do is read again after this.
 const LEDGER_LASTS: Duration = Duration::from_secs(10);
+/// How long a segment that cannot be absorbed is left before it is read again.
+const LEFT: Duration = Duration::from_secs(60);
 /// Sessions of others that are looked at in one cycle.
 const LOOKS: usize = 16;
 
@@ -59,22 +61,10 @@ impl Shard {
         riders: Vec<Op>,
     ) -> Result<(), (Error, Vec<Pending>)> {
         let hold = self.queue.shared.sessions.hold();
-        let claims = pending.iter().any(|pending| matches!(pending.waits, Waits::Claim { .. }));
-        if claims && let Err(error) = self.ready_to_claim(desk).await {
-            // Whatever else there is goes on.
-            let (claims, rest): (Vec<_>, Vec<_>) =
-                pending.into_iter().partition(|pending| matches!(pending.waits, Waits::Claim { .. }));
-            claims.into_iter().for_each(|claim| claim.fail(&error));
-            pending = rest;
-            if pending.is_empty() {
-                self.ride(riders);
-                return Ok(());
-            }
-        }
         match self.prepare(desk, &mut pending, riders).await {
             Ok(prepared) => {
-                let demand = demand(&pending);
-                let ahead = self.look_ahead(demand, prepared.absorbing);
+                let (demand, absorbing) = (demand(&pending), prepared.absorbing.clone());
+                let ahead = self.look_ahead(demand, &absorbing);
                 let (done, ()) = tokio::join!(self.commit(desk, pending, prepared), ahead);
                 drop(hold);
                 done
@@ -101,39 +91,56 @@ impl Shard {
         if backend.store_time().is_none() {
             backend.ask_time().await?;
         }
-        let session = desk.session.clone().filter(|session| session.is_valid());
-        let must_be_fresh = pending.iter().any(|pending| matches!(pending.waits, Waits::Asked(_)));
-        // Without a session nothing would tell a write of ours from others': what is known must be what is there.
+        let is_valid = |session: &Arc<Session>| session.is_valid();
+        let mut session = desk.session.clone().filter(is_valid);
+        // An answer without a session would not be told from others': what is known must be what is there.
+        let must_be_fresh = pending.iter().any(|pending| match pending.waits {
+            Waits::Asked(_) => true,
+            Waits::Answers(_) => session.is_none(),
+            Waits::Claim { .. } | Waits::Nobody => false,
+        });
         let mut seen = match self.known() {
-            Some(known) if session.is_some() && !must_be_fresh => known.seen,
+            Some(known) if !must_be_fresh => known.seen,
             _ => self.look().await?,
         };
-        let demand = demand(pending);
-        let now = self.now();
-        if let Some(known) = self.known()
-            && demand.is_some()
-            && known.at.of(backend) >= LEDGER_LASTS
-            && seen.record().depth(now).ready == 0
-        {
+        let (demand, now) = (demand(pending), self.now());
+        let old = self.known().is_some_and(|known| known.at.of(backend) >= LEDGER_LASTS);
+        if demand.is_some() && old && seen.record().depth(now).ready == 0 {
             seen = self.look().await?;
         }
         let ledger = seen.record();
         let mut extra = riders;
         let (mut tail, mut age, mut look) = (Vec::new(), None, None);
+        self.forget_known(ledger);
         if let Some(demand) = demand {
             look = self.look_for(demand, ledger, now).await?;
             if let Some(look) = &look {
                 let enough = demand.want.saturating_sub(ledger.depth(now).ready).max(1);
-                self.fetch(ledger, look, enough).await?;
+                self.fetch(ledger, look, enough, &[]).await?;
             }
             extra.extend(self.open(ledger, now).await?);
             extra.extend(self.recover(desk, ledger, session.as_deref(), now).await);
+            // An idle process keeps no session: it is made when there is something to claim.
+            if ledger.depth(now).ready + self.jobs_ahead() > 0 || !extra.is_empty() {
+                self.ready_to_claim(desk).await?;
+                session = desk.session.clone().filter(is_valid);
+            }
         }
         self.patch(ledger, pending).await?;
         let absorbing = self.absorb(&mut tail, &mut age);
         let chores = Chores { shard: self, ledger, now, look: look.as_ref() };
         chores.gather(desk, &mut extra, &mut tail, &mut age).await;
         Ok(Prepared { seen, settings, session, extra, tail, age, absorbing })
+    }
+
+    /// What was read ahead and has been taken in since, by whomever.
+    fn forget_known(&self, ledger: &Ledger) {
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        if !ahead.is_empty() {
+            let names: Vec<SegmentName> = ahead.iter().map(|ahead| ahead.name).collect();
+            let new = unknown(ledger, &names, u64::MAX);
+            ahead.retain(|ahead| new.contains(&ahead.name));
+        }
     }
 
     /// The lower end of the store's time.
@@ -169,15 +176,23 @@ impl Shard {
     }
 
     /// Reads segments that the inbox shows and the ledger does not know, until they have `enough` jobs.
-    async fn fetch(&self, ledger: &Ledger, look: &Look, enough: u64) -> Result<()> {
+    async fn fetch(&self, ledger: &Ledger, look: &Look, enough: u64, without: &[SegmentName]) -> Result<()> {
         let here: Vec<SegmentName> = {
             let ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
             ahead.iter().map(|ahead| ahead.name).collect()
         };
         let enough = enough.saturating_sub(here.iter().map(|name| u64::from(name.jobs)).sum());
-        let new: Vec<SegmentName> = look.names.iter().filter(|name| !here.contains(name)).copied().collect();
-        let names = unknown(ledger, &new, enough);
         let queue = &self.queue;
+        let moment = queue.backend().clock.monotonic();
+        let left = {
+            let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+            left.retain(|_, until| *until > moment);
+            left.clone()
+        };
+        let is_new =
+            |name: &&SegmentName| !here.contains(name) && !without.contains(name) && !left.contains_key(&name.id);
+        let new: Vec<SegmentName> = look.names.iter().filter(is_new).copied().collect();
+        let names = unknown(ledger, &new, enough);
         let (backend, segments) = (queue.backend(), &queue.shared.segments);
         let reads = stream::iter(names)
             .map(|name| async move { (name, segments.read(backend, &queue.layout, &name).await) })
@@ -200,6 +215,11 @@ impl Shard {
                     Some(Found::Damaged)
                 }
             };
+            if found.is_none() {
+                // It must not hide what comes after it.
+                let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+                left.insert(name.id, moment.plus(LEFT));
+            }
             if let Some(found) = found {
                 let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
                 ahead.push(Ahead { name, age: look.age, found });
@@ -211,11 +231,11 @@ impl Shard {
         Ok(())
     }
 
-    /// What was read and may still be used; how many jobs that is.
-    fn absorb(&self, tail: &mut Vec<Op>, age: &mut Option<Age>) -> u64 {
+    /// What was read and may still be used.
+    fn absorb(&self, tail: &mut Vec<Op>, age: &mut Option<Age>) -> Vec<SegmentName> {
         let backend = self.queue.backend();
         let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut jobs = 0;
+        let mut names = Vec::new();
         for Ahead { name, age: listed, found } in ahead.drain(..) {
             let listed_for = listed.of(backend);
             if listed_for >= USABLE {
@@ -224,13 +244,13 @@ impl Shard {
             if age.is_none_or(|known: Age| known.of(backend) < listed_for) {
                 *age = Some(listed);
             }
-            jobs += u64::from(name.jobs);
+            names.push(name);
             tail.push(match found {
                 Found::Loaded(loaded) => Op::Absorb { name, facts: Arc::clone(&loaded.facts) },
                 Found::Damaged => Op::BuryRaw { name, reason: Reason::Damaged },
             });
         }
-        jobs
+        names
     }
 
     /// Opens what is due soon and unread.
@@ -269,12 +289,12 @@ impl Shard {
     }
 
     /// While a commit is on its way: reads what the next one will need.
-    async fn look_ahead(self: &Arc<Self>, demand: Option<Demand>, absorbing: u64) {
+    async fn look_ahead(self: &Arc<Self>, demand: Option<Demand>, absorbing: &[SegmentName]) {
         let (Some(demand), Some(known)) = (demand, self.known()) else { return };
         let ledger = known.seen.record();
-        let ready = ledger.depth(self.now()).ready + absorbing;
-        // Only where more was taken in than one claim wants: a queue that is worked off as it fills needs no second look.
-        if absorbing == 0 || ready >= 3 * demand.want {
+        let coming: u64 = absorbing.iter().map(|name| u64::from(name.jobs)).sum();
+        // Only where something was taken in: a queue that is worked off as it fills needs no second look.
+        if coming == 0 || ledger.depth(self.now()).ready + coming >= 3 * demand.want {
             return;
         }
         let queue = &self.queue;
@@ -282,7 +302,7 @@ impl Shard {
         let looks = queue.inbox.looks();
         let look = queue.inbox.look(backend, &queue.layout, self.number, looks, Some(READING)).await;
         let Ok(look) = look else { return };
-        if let Err(error) = self.fetch(ledger, &look, demand.want).await {
+        if let Err(error) = self.fetch(ledger, &look, demand.want, absorbing).await {
             tracing::debug!(%error, "reading ahead failed: the next commit reads for itself");
         }
     }

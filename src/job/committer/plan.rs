@@ -28,8 +28,8 @@ pub(super) struct Prepared {
     /// What rests on a listing, and its age.
     pub(super) tail: Vec<Op>,
     pub(super) age: Option<Age>,
-    /// How many jobs are taken in.
-    pub(super) absorbing: u64,
+    /// What is taken in.
+    pub(super) absorbing: Vec<SegmentName>,
 }
 
 /// What an attempt means if it has landed.
@@ -121,6 +121,13 @@ impl Shard {
             let from = ops.len();
             ops.extend(pending.ops.iter().cloned());
             spans.push(from..ops.len());
+        }
+        // One that is suspected of killing its process runs alone: nothing may be in hand from other ledgers either.
+        let alone = self.queue.shared.sessions.in_hand() <= desk.hand.len() + 1;
+        for op in &mut ops {
+            if let Op::Claim { idle_elsewhere, .. } = op {
+                *idle_elsewhere = alone;
+            }
         }
         ops.extend(extra);
         if let Some(session) = &session {

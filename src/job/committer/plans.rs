@@ -3,14 +3,14 @@
 
 use super::{KnownLedger, Pending, Shard, Waits};
 use crate::{
-    Error, Result, WriteId,
+    Error, ErrorKind, Result, WriteId,
     clock::Timestamp,
     job::{
         apply::Op,
         inbox::Age,
         layout::Layout,
         ledger::{DeadPlan, Ledger, MovePlan, Reason},
-        segment::{Head, encode},
+        segment::{Head, History, NewJob, encode},
         whole::{self, Wanted},
     },
     storage::{
@@ -115,7 +115,19 @@ impl Shard {
         let wanted: Vec<(_, Wanted)> =
             plan.jobs.iter().filter_map(|job| Self::wanted(ledger, job.row, job.index)).collect();
         let places: Vec<Wanted> = wanted.iter().map(|(_, wanted)| wanted.clone()).collect();
-        let mut jobs = whole::read(&self.queue, &places).await?;
+        let mut jobs = match whole::read(&self.queue, &places).await {
+            Ok(jobs) => jobs,
+            // Parts that nobody can read any more must not keep a job from being buried.
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                tracing::error!(%error, "dead letters are written without their parts");
+                let job = |(job, _): &(crate::job::ledger::JobRef, Wanted)| NewJob {
+                    history: History { id: Some(job.segment.job(job.index)), ..History::default() },
+                    ..NewJob::default()
+                };
+                wanted.iter().map(job).collect()
+            }
+            Err(error) => return Err(error),
+        };
         for (job, dead) in jobs.iter_mut().zip(&plan.jobs) {
             job.history.attempts = dead.attempts;
             job.history.stalls = dead.stalls;

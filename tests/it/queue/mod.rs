@@ -3,5 +3,6 @@
 mod basics;
 mod committing;
 mod ending;
+mod inbox;
 mod processes;
 mod shared;

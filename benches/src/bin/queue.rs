@@ -6,8 +6,8 @@
 //!   --each 1000       jobs of one call, and so of one segment
 //!   --payload 200     bytes of arguments
 //!   --handlers 500    tasks that run jobs
-//!   --claims 2        claims that are under way at once, each of up to --most jobs
-//!   --most 1000
+//!   --claims 4        claims that are under way at once, each of up to --most jobs
+//!   --most 2000
 //!   --shards 2
 //!   --rounds 5
 //! ```
@@ -132,8 +132,8 @@ async fn run(arguments: &Arguments) -> Result<()> {
         each: arguments.number("each", 1000)?,
         payload: arguments.number("payload", 200)?,
         handlers: arguments.number("handlers", 500)?,
-        claims: arguments.number("claims", 2)?,
-        most: arguments.number("most", 1000)?,
+        claims: arguments.number("claims", 4)?,
+        most: arguments.number("most", 2000)?,
     };
     let url = arguments.text("url").ok_or("--url says which store")?;
     let mut settings = Settings::default();

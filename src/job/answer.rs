@@ -139,10 +139,13 @@ pub(crate) struct Asked {
     pub(crate) op: Op,
 }
 
+/// Answers for jobs of one shard, and their places among all.
+type OfShard = (Arc<Shard>, Vec<Op>, Vec<usize>);
+
 /// Queues many answers, one commit for each shard, and waits for all of them.
 pub(crate) async fn answer_all(all: Vec<Asked>) -> Result<Vec<AttemptEnd>> {
     let count = all.len();
-    let mut by_shard: BTreeMap<usize, (Arc<Shard>, Vec<Op>, Vec<usize>)> = BTreeMap::new();
+    let mut by_shard: BTreeMap<usize, OfShard> = BTreeMap::new();
     for (place, Asked { shard, op }) in all.into_iter().enumerate() {
         let key = Arc::as_ptr(&shard) as usize;
         let (_, ops, places) = by_shard.entry(key).or_insert_with(|| (shard, Vec::new(), Vec::new()));

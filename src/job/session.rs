@@ -187,12 +187,18 @@ impl Sessions {
     }
 
     /// Takes the session's rows out of the ledgers and gives its lease back, if nothing is in hand.
+    ///
+    /// Nothing is awaited with the lock held: a committer that is about to make a session waits for it, and has the desk of
+    /// its shard, which closing needs as well.
     pub(crate) async fn close_if_idle(&self) {
-        let mut current = self.current.lock().await;
-        if self.in_hand.load(SeqCst) > 0 {
-            return;
-        }
-        let Some(session) = current.take() else { return };
+        let closed = {
+            let mut current = self.current.lock().await;
+            if self.in_hand.load(SeqCst) > 0 {
+                return;
+            }
+            current.take()
+        };
+        let Some(session) = closed else { return };
         let shards: Vec<Arc<Shard>> = self.shards().drain(..).filter_map(|shard| shard.upgrade()).collect();
         for shard in shards {
             shard.close_session(&session).await;

@@ -63,10 +63,10 @@ impl HandOver {
     }
 
     /// Gives the waiter what was won for it. A grant that it does not take any more comes back.
-    pub(super) fn deliver(mut self, grant: Grant) -> Result<(), Grant> {
+    pub(super) fn deliver(mut self, grant: Grant) -> Option<Grant> {
         match self.waiter.take() {
-            Some(waiter) => waiter.grant.send(grant),
-            None => Err(grant),
+            Some(waiter) => waiter.grant.send(grant).err(),
+            None => Some(grant),
         }
     }
 }

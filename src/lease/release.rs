@@ -111,7 +111,7 @@ fn deliver(operation: &mut Operation, to: HandOver, now: Now, ttl: Ttl) {
     let keep = to.wanted().is_some_and(|(request, _)| request.request_id.is_some());
     let Some(lease) = operation.known().lease().cloned() else { return };
     let grant = operation.make_grant(&lease, now.moment, ttl, None);
-    if let Err(grant) = to.deliver(grant)
+    if let Some(grant) = to.deliver(grant)
         && !keep
     {
         release_soon(&operation.engine, &operation.entry, grant.id);

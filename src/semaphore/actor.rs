@@ -124,8 +124,8 @@ impl Actor {
             }
             if self.is_idle() {
                 match self.cell.retire(std::mem::take(&mut self.core)) {
-                    Ok(()) => return,
-                    Err(core) => self.core = core,
+                    None => return,
+                    Some(core) => self.core = core,
                 }
             }
             self.rest().await;
@@ -219,7 +219,7 @@ impl Actor {
         });
         self.looks = if revision == self.saw { self.looks.saturating_add(1) } else { 0 };
         self.saw = revision;
-        let rounds = u32::try_from(1 + ahead / size).unwrap_or(u32::MAX).saturating_mul(1 << self.looks.min(6) / 2);
+        let rounds = u32::try_from(1 + ahead / size).unwrap_or(u32::MAX).saturating_mul(1 << (self.looks.min(6) / 2));
         let longest =
             settings.poll_interval.saturating_mul(rounds).min(settings.max_poll_interval.max(settings.poll_interval));
         let pause = self.engine.terms.backend().generator.between(longest / 2, longest);

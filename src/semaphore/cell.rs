@@ -134,15 +134,15 @@ impl Cell {
         self.lock().kept.retain(|kept| !kept.is_over());
     }
 
-    /// Whether there is nothing to do; then the core is put back.
-    pub(super) fn retire(&self, core: Core) -> std::result::Result<(), Core> {
+    /// Puts the core back if there is nothing to do; otherwise it is returned.
+    pub(super) fn retire(&self, core: Core) -> Option<Core> {
         let mut state = self.lock();
         if state.tries.is_empty() && state.waiters.is_empty() && state.ops.is_empty() && state.kept.is_empty() {
             state.running = false;
             state.core = Some(core);
-            return Ok(());
+            return None;
         }
-        Err(core)
+        Some(core)
     }
 
     /// Whether anybody of this process has to do with it.

@@ -136,9 +136,8 @@ impl Actor {
                 record.map_or(Ok(()), |record| record.may_change(key, terms.shared().epoch))?;
                 let facts = core.facts(&terms, there.and_then(Seen::modified));
                 let planned = rules::plan(record, wishes, &facts, &terms, stamp)?;
-                let filed =
-                    |hour| core.indexed.contains(&hour) || record.is_some_and(|record| record.hour == Some(hour));
-                planned.must_be_filed(stamp, filed)?;
+                let filed_under = record.and_then(|record| record.hour);
+                planned.must_be_filed(stamp, |hour| core.indexed.contains(&hour) || filed_under == Some(hour))?;
                 let base = Some(record.map(|record| record.write_id));
                 let writes = planned.changed || sent_on == Some(None) || sent_on == Some(base);
                 let ticket = Arc::new(planned.ticket(wishes, facts.moment, stamp, there.filter(|_| !writes)));

@@ -16,6 +16,7 @@ fn told(mut stream: std::net::TcpStream) -> (String, String) {
 }
 
 #[tokio::test]
+#[allow(clippy::too_many_lines, reason = "a table of cases")]
 async fn bad_bodies_are_refused_with_a_stable_code_and_change_nothing() {
     let service = Service::start(&[]);
     let lease = service.acquire("key", "me").await.granted();

@@ -52,6 +52,15 @@ enum Stop {
     Unknowable,
 }
 
+/// The operations of a commit.
+struct Operations {
+    ops: Vec<Op>,
+    /// Which of them each of those who wait has asked for.
+    spans: Vec<Range<usize>>,
+    /// How many of them do not rest on a listing.
+    firm: usize,
+}
+
 struct Planner<'a> {
     shard: &'a Shard,
     settings: &'a Known,
@@ -62,6 +71,8 @@ struct Planner<'a> {
     firm: usize,
     age: Option<Age>,
     attempts: Vec<Attempt>,
+    /// One of the attempts was made without the session's ticket, because the session was over by then.
+    unsigned: bool,
     has_answers: bool,
 }
 
@@ -72,10 +83,15 @@ impl Planner<'_> {
         if self.attempts.first().is_some_and(|first| first.base != ledger.revision) {
             // Somebody else's commit is there instead. Is ours below it?
             let valid = self.session.is_some_and(Session::is_valid);
-            match verdict(ledger, self.session.map(|session| session.id), &self.attempts, self.had_row, valid) {
+            // What was sent without the session's ticket is not in its row, even if that is there.
+            let session = self.session.map(|session| session.id).filter(|_| !self.unsigned);
+            match verdict(ledger, session, &self.attempts, self.had_row, valid) {
                 Verdict::Unknowable if self.has_answers || self.session.is_some() => return stop(Stop::Unknowable),
                 // What is asked for without a session means the same however often it is done.
-                _ => self.attempts.clear(),
+                _ => {
+                    self.attempts.clear();
+                    self.unsigned = false;
+                }
             }
         }
         let backend = self.shard.queue.backend();
@@ -96,11 +112,14 @@ impl Planner<'_> {
             Ok(applied) => applied,
             Err(refused) => return stop(Stop::Refused(refused)),
         };
-        if !applied.changed {
+        // While an attempt on this base is in doubt, only another write on it finds out which of them counts.
+        if !applied.changed && self.attempts.is_empty() {
             return stop(Stop::Unchanged(applied.outcomes));
         }
         self.attempts.push(Attempt { write_id: stamp.write_id, base: ledger.revision });
-        let closing = ops.iter().any(|op| matches!(op, Op::Close));
+        self.unsigned |= !with_session;
+        let closed = |(op, outcome): (&Op, &Outcome)| matches!((op, outcome), (Op::Close, Outcome::Done));
+        let closing = ops.iter().zip(&applied.outcomes).any(closed);
         let (outcomes, finished, unnamed) = (applied.outcomes, applied.finished, applied.unnamed);
         let sent = Sent { outcomes, finished, unnamed, with_session, closing };
         Ok((Arc::new(sent), Plan::Write(applied.ledger)))
@@ -115,27 +134,8 @@ impl Shard {
         mut pending: Vec<Pending>,
         prepared: Prepared,
     ) -> Result<(), (Error, Vec<Pending>)> {
-        let Prepared { seen, settings, session, extra, tail, age, .. } = prepared;
-        let (mut ops, mut spans): (Vec<Op>, Vec<Range<usize>>) = (Vec::new(), Vec::new());
-        for pending in &pending {
-            let from = ops.len();
-            ops.extend(pending.ops.iter().cloned());
-            spans.push(from..ops.len());
-        }
-        // One that is suspected of killing its process runs alone: nothing may be in hand from other ledgers either.
-        let alone = self.queue.shared.sessions.in_hand() <= desk.hand.len() + 1;
-        for op in &mut ops {
-            if let Op::Claim { idle_elsewhere, .. } = op {
-                *idle_elsewhere = alone;
-            }
-        }
-        ops.extend(extra);
-        if let Some(session) = &session {
-            // Nothing of ours is on its way: a claim that is there and that nobody has in hand is given back.
-            ops.extend(seen.record().to_give_back(session.id, |claim, _| desk.hand.contains_key(&claim)));
-        }
-        let firm = ops.len();
-        ops.extend(tail);
+        let Operations { ops, spans, firm } = self.operations(desk, &pending, &prepared);
+        let Prepared { seen, settings, session, age, .. } = prepared;
         let has_answers = ops.iter().any(|op| matches!(op, Op::Answer(_) | Op::Spill(_)));
         let mut planner = Planner {
             shard: self,
@@ -146,6 +146,7 @@ impl Shard {
             firm,
             age,
             attempts: Vec::new(),
+            unsigned: false,
             has_answers,
         };
         let backend = self.queue.backend();
@@ -154,22 +155,12 @@ impl Shard {
         let patience = Patience { within: 3 * backend.request_timeout, conflicts: 32 };
         let slot = self.queue.ledger_slot(self.number);
         let mut change: Change<LedgerSlot, Arc<Sent>> = Change::new(backend, slot, Some(seen), patience);
-        let mut retries = 1;
-        let done = loop {
-            match change.run(|seen, stamp| planner.plan(seen, stamp)).await {
-                Ok(done) => break done,
-                // It may have landed: nothing else is written until that is known.
-                Err(error) if change.is_in_doubt() && error.kind() != ErrorKind::Regressed => {
-                    tracing::warn!(%error, queue = %self.queue.name, shard = self.number, "a commit is in doubt");
-                    pending.iter_mut().for_each(|pending| pending.sent = true);
-                    backend.pause(retries).await;
-                    retries += 1;
-                }
-                Err(error) => {
-                    self.forget();
-                    let doubtful = change.is_in_doubt();
-                    return Err((error, if doubtful { unknown(pending) } else { pending }));
-                }
+        let done = match self.settle(&mut change, &mut planner, &mut pending).await {
+            Ok(done) => done,
+            Err(error) => {
+                self.forget();
+                let doubtful = change.is_in_doubt();
+                return Err((error, if doubtful { unknown(pending) } else { pending }));
             }
         };
         match done {
@@ -188,6 +179,54 @@ impl Shard {
                 self.give_up_session(desk);
                 self.put_back(unknown(pending));
                 Ok(())
+            }
+        }
+    }
+
+    /// Everything that a commit is made of, in the order of [`Planner::ops`].
+    fn operations(&self, desk: &Desk, pending: &[Pending], prepared: &Prepared) -> Operations {
+        let (mut ops, mut spans): (Vec<Op>, Vec<Range<usize>>) = (Vec::new(), Vec::new());
+        for pending in pending {
+            let from = ops.len();
+            ops.extend(pending.ops.iter().cloned());
+            spans.push(from..ops.len());
+        }
+        // One that is suspected of killing its process runs alone: nothing may be in hand from other ledgers either.
+        let alone = self.queue.shared.sessions.in_hand() <= desk.hand.len() + 1;
+        for op in &mut ops {
+            if let Op::Claim { idle_elsewhere, .. } = op {
+                *idle_elsewhere = alone;
+            }
+        }
+        ops.extend(prepared.extra.iter().cloned());
+        if let Some(session) = &prepared.session {
+            // Nothing of ours is on its way: a claim that is there and that nobody has in hand is given back.
+            let ledger = prepared.seen.record();
+            ops.extend(ledger.to_give_back(session.id, |claim, _| desk.hand.contains_key(&claim)));
+        }
+        let firm = ops.len();
+        ops.extend(prepared.tail.iter().cloned());
+        Operations { ops, spans, firm }
+    }
+
+    /// Goes on until it is known what became of the commit.
+    async fn settle(
+        &self,
+        change: &mut Change<LedgerSlot, Arc<Sent>>,
+        planner: &mut Planner<'_>,
+        pending: &mut [Pending],
+    ) -> Result<Changed<Ledger, Arc<Sent>, Stop>> {
+        let mut retries = 1;
+        loop {
+            match change.run(|seen, stamp| planner.plan(seen, stamp)).await {
+                // It may have landed: nothing else is written until that is known.
+                Err(error) if change.is_in_doubt() && error.kind() != ErrorKind::Regressed => {
+                    tracing::warn!(%error, queue = %self.queue.name, shard = self.number, "a commit is in doubt");
+                    pending.iter_mut().for_each(|pending| pending.sent = true);
+                    self.queue.backend().pause(retries).await;
+                    retries += 1;
+                }
+                done => return done,
             }
         }
     }

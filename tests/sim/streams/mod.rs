@@ -308,7 +308,7 @@ fn simulate(seed: u64) -> (Vec<String>, usize) {
 
 #[test]
 fn no_promise_of_streams_and_archive_is_broken() {
-    let seeds = super::number("LEASEHOLD_STREAM_SIM_SEEDS", 40);
+    let seeds = super::number("LEASEHOLD_STREAM_SIM_SEEDS", 20);
     let from = super::number("LEASEHOLD_SIM_FROM", 0);
     let mut acknowledged = 0;
     let mut failed = Vec::new();

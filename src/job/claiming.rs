@@ -104,6 +104,11 @@ async fn claim(claim: Claim) -> Result<Vec<Job>> {
                 Given::Nothing { wakes_at } => wakes = [wakes, wakes_at].into_iter().flatten().min(),
             }
         }
+        // Nothing is due: is something of what is due later?
+        let ever = u16::try_from(shards).unwrap_or(u16::MAX);
+        if core.inbox.look_at_later(core.backend(), &core.layout, ever).await? {
+            continue;
+        }
         let now = shared.now();
         if now >= deadline {
             return Ok(Vec::new());

@@ -153,12 +153,12 @@ impl Inbox {
         self.state.lock().await.last.as_ref().is_some_and(|last| last.age.of(backend) < recent)
     }
 
-    /// Looks at what is due later, if that was not done for a minute. When the first of it is due, if anything is there.
-    pub(crate) async fn look_at_later(&self, backend: &Backend, layout: &Layout, shards: u16) -> Result<()> {
+    /// Looks at what is due later, if that was not done for a minute. Whether it was done now and shows what is due soon.
+    pub(crate) async fn look_at_later(&self, backend: &Backend, layout: &Layout, shards: u16) -> Result<bool> {
         let mut state = self.state.lock().await;
         let now = backend.clock.monotonic();
         if state.later.as_ref().is_some_and(|later| now.since(later.looked) < LATER) {
-            return Ok(());
+            return Ok(false);
         }
         let age = Age::now(backend);
         let mut names = Vec::new();
@@ -174,8 +174,10 @@ impl Inbox {
         } else {
             listing.push(state.read(layout, &all, page, &mut names));
         }
+        let due = backend.store_time().unwrap_or_default().plus(SOON);
+        let any = names.iter().any(|name| is_due(name, due));
         state.later = Some(Later { looked: now, age, names, listing });
-        Ok(())
+        Ok(any)
     }
 
     /// The next due minute that the last look at what is due later has shown.

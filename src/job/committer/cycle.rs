@@ -95,7 +95,7 @@ impl Shard {
         let mut session = desk.session.clone().filter(is_valid);
         // An answer without a session would not be told from others': what is known must be what is there.
         let must_be_fresh = pending.iter().any(|pending| match pending.waits {
-            Waits::Asked(_) => true,
+            Waits::Asked(_) => !matches!(pending.ops[..], [Op::Close]),
             Waits::Answers(_) => session.is_none(),
             Waits::Claim { .. } | Waits::Nobody => false,
         });
@@ -160,14 +160,7 @@ impl Shard {
         }
         // Looks of the last second serve for what is only a precaution.
         let recent = enough.then_some(LOOK_EVERY);
-        let look = queue.inbox.look(backend, &queue.layout, self.number, demand.since, recent).await?;
-        if depth.ready > 0 || !unknown(ledger, &look.names, 1).is_empty() {
-            return Ok(Some(look));
-        }
-        // Nothing is due: is something of what is due later?
-        let shards = queue.settings().await?.record().shards_ever;
-        queue.inbox.look_at_later(backend, &queue.layout, shards).await?;
-        queue.inbox.look(backend, &queue.layout, self.number, demand.since, Some(LOOK_EVERY)).await.map(Some)
+        queue.inbox.look(backend, &queue.layout, self.number, demand.since, recent).await.map(Some)
     }
 
     fn jobs_ahead(&self) -> u64 {

@@ -22,7 +22,7 @@ async fn a_damaged_segment_is_buried_as_it_is_and_stalls_nothing() {
 }
 
 #[tokio::test]
-async fn a_thousand_jobs_take_a_handful_of_requests() {
+async fn a_thousand_jobs_take_eight_requests_from_enqueue_to_the_end() {
     let bed = Bed::new().await;
     let queue = bed.store.queue("emails").unwrap();
     queue.settings().await.unwrap();
@@ -41,8 +41,8 @@ async fn a_thousand_jobs_take_a_handful_of_requests() {
         .await;
     assert_eq!(ends.len(), 1000);
     assert!(ends.iter().all(AttemptEnd::is_accepted));
-    // Three of them give the session up, which a process that goes on working does not.
-    assert!(made.total() <= 9 + 3, "{made:?}");
+    // Two of them give the session up, which a process that goes on working does not.
+    assert!(made.total() <= 8 + 2, "{made:?}");
 }
 
 #[tokio::test]

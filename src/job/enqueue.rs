@@ -171,6 +171,10 @@ async fn enqueue(core: Arc<Core>, jobs: Vec<NewJob>, request: Option<String>) ->
     }
     core.shared.activity.touch(&*core.backend().clock);
     let settings = core.settings().await.map_err(|error| failed(error, count))?;
+    // A wrong clock of this machine must not put off what is due now.
+    if core.backend().store_time().is_none() {
+        core.backend().ask_time().await.map_err(|error| failed(error, count))?;
+    }
     let now = core.backend().store_time().unwrap_or_else(|| core.backend().clock.wall());
     let parts = split(&core, &settings, jobs, now, request.as_deref()).map_err(|error| failed(error, count))?;
     let sends = parts.into_iter().enumerate().map(|(number, part)| {

@@ -62,6 +62,8 @@ struct Planner<'a> {
     firm: usize,
     age: Option<Age>,
     attempts: Vec<Attempt>,
+    /// One of the attempts was made without the session's ticket, because the session was over by then.
+    unsigned: bool,
     has_answers: bool,
 }
 
@@ -72,10 +74,15 @@ impl Planner<'_> {
         if self.attempts.first().is_some_and(|first| first.base != ledger.revision) {
             // Somebody else's commit is there instead. Is ours below it?
             let valid = self.session.is_some_and(Session::is_valid);
-            match verdict(ledger, self.session.map(|session| session.id), &self.attempts, self.had_row, valid) {
+            // What was sent without the session's ticket is not in its row, even if that is there.
+            let session = self.session.map(|session| session.id).filter(|_| !self.unsigned);
+            match verdict(ledger, session, &self.attempts, self.had_row, valid) {
                 Verdict::Unknowable if self.has_answers || self.session.is_some() => return stop(Stop::Unknowable),
                 // What is asked for without a session means the same however often it is done.
-                _ => self.attempts.clear(),
+                _ => {
+                    self.attempts.clear();
+                    self.unsigned = false;
+                }
             }
         }
         let backend = self.shard.queue.backend();
@@ -100,6 +107,7 @@ impl Planner<'_> {
             return stop(Stop::Unchanged(applied.outcomes));
         }
         self.attempts.push(Attempt { write_id: stamp.write_id, base: ledger.revision });
+        self.unsigned |= !with_session;
         let closing = ops.iter().any(|op| matches!(op, Op::Close));
         let (outcomes, finished, unnamed) = (applied.outcomes, applied.finished, applied.unnamed);
         let sent = Sent { outcomes, finished, unnamed, with_session, closing };
@@ -139,6 +147,7 @@ impl Shard {
             firm,
             age,
             attempts: Vec::new(),
+            unsigned: false,
             has_answers,
         };
         let backend = self.queue.backend();

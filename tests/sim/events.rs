@@ -82,12 +82,7 @@ impl Plan {
         // Between the looks at a lease and at the store's time as well.
         let more =
             [None, Some(Trap::Writes("/meta/")), Some(Trap::Reads("/meta/")), Some(Trap::Reads(".leasehold/time"))];
-        let queues = [
-            None,
-            Some(Trap::Writes("/ledger/")),
-            Some(Trap::Reads("/ledger/")),
-            Some(Trap::Writes("/in/")),
-        ];
+        let queues = [None, Some(Trap::Writes("/ledger/")), Some(Trap::Reads("/ledger/")), Some(Trap::Writes("/in/"))];
         let traps = match self.profile {
             Profile::Queues => queues,
             _ if self.has("wrong") => more,

@@ -378,7 +378,9 @@ impl Run {
             self.auditor.accuse(format!("I10: {waiting} clients wait for ever"));
         }
         if self.plan.profile == Profile::Queues {
-            return if self.auditor.is_content() { self.inspect_queue() };
+            return if self.auditor.is_content() {
+                self.inspect_queue()
+            };
         }
         // The last hour ends, and with it everything that is in the store.
         let then = self.world.now() + 2 * 3600 * SECOND;

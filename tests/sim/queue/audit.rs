@@ -195,7 +195,8 @@ impl Jobs {
 
     /// Some job that its producer was told of, by chance.
     pub fn any(&self, roll: u64) -> Option<(u64, JobId)> {
-        let ids: Vec<(u64, JobId)> = self.known.iter().filter_map(|(number, known)| Some((*number, known.id?))).collect();
+        let ids: Vec<(u64, JobId)> =
+            self.known.iter().filter_map(|(number, known)| Some((*number, known.id?))).collect();
         ids.get(usize::try_from(roll).ok()? % ids.len().max(1)).copied()
     }
 
@@ -221,8 +222,10 @@ impl Jobs {
     pub fn lost(&self) -> Vec<String> {
         let acknowledged = self.known.iter().filter(|(_, known)| known.told == Told::Enqueued);
         let lost = acknowledged.filter(|(_, known)| known.ended.is_none() && !known.may_have_ended);
-        lost.map(|(number, known)| format!("J5: job {number} ({:?}) is lost after {} attempts", known.id, known.attempts))
-            .collect()
+        lost.map(|(number, known)| {
+            format!("J5: job {number} ({:?}) is lost after {} attempts", known.id, known.attempts)
+        })
+        .collect()
     }
 
     /// What is left in the inbox.

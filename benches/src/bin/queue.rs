@@ -82,7 +82,12 @@ async fn handler(mut jobs: mpsc::Receiver<Job>, done: mpsc::UnboundedSender<leas
     }
 }
 
-async fn claimer(queue: Queue, handlers: Arc<Vec<mpsc::Sender<Job>>>, load: Load, claimed: Arc<AtomicUsize>) -> Result<()> {
+async fn claimer(
+    queue: Queue,
+    handlers: Arc<Vec<mpsc::Sender<Job>>>,
+    load: Load,
+    claimed: Arc<AtomicUsize>,
+) -> Result<()> {
     let mut turn = 0;
     while claimed.load(Relaxed) < load.jobs {
         let jobs = queue.claim(load.most).within(Duration::from_millis(200)).await?;

@@ -249,28 +249,6 @@ fn a_ledger_that_is_gone_stops_its_shard_and_is_not_made_anew() {
 }
 
 #[test]
-fn a_ledger_that_went_back_is_reported_and_fences_still_rise() {
-    let world = World::new();
-    let worker = world.process(1);
-    worker.enqueue(3);
-    let first = worker.claim(1).remove(0);
-    let name = world.names(LEDGER).remove(0);
-    let (old, _) = world.0.store.object(&name).unwrap();
-    let second = worker.claim(1).remove(0);
-    let fence = second.fence();
-    assert!(worker.run(second.finish().into_future()).unwrap().is_accepted());
-    std::mem::forget(first);
-    world.0.store.put_object(&name, old);
-    let claimed = worker.run_in_time(&world, worker.queue.claim(1).into_future());
-    println!("{claimed:?}");
-    let error = claimed.expect_err("an older ledger is reported");
-    assert_eq!(error.kind(), ErrorKind::Regressed, "{error}");
-    world.0.clock.advance(Duration::from_secs(1));
-    let again = worker.run_in_time(&world, worker.queue.claim(3).into_future()).unwrap();
-    assert!(again.iter().all(|job| job.fence() > fence), "{again:?}");
-}
-
-#[test]
 fn with_a_clock_that_is_minutes_wrong_nothing_is_claimed_and_finishing_goes_on() {
     let world = World::new();
     let worker = world.process(1);

@@ -45,7 +45,7 @@ pub(super) struct Core {
     pub(super) own: BTreeMap<LeaseId, (WriteId, Moment)>,
     /// Since when beats are watched, and those that were found again after long enough.
     watching: BTreeMap<LeaseId, Watched>,
-    watched: BTreeSet<WriteId>,
+    watched: BTreeSet<(LeaseId, WriteId)>,
     gone: BTreeSet<WriteId>,
     asked: Option<Moment>,
     /// Hours in which the semaphore is known to have an entry.
@@ -135,7 +135,7 @@ impl Core {
         });
         self.watching = watching.collect();
         let beats: BTreeSet<WriteId> = record.holders.iter().map(|holding| holding.lease.beat).collect();
-        self.watched.retain(|beat| beats.contains(beat));
+        self.watched.retain(|(_, beat)| beats.contains(beat));
         self.gone.retain(|beat| beats.contains(beat));
         self.own.retain(|id, _| record.holder(*id).is_some());
         let in_line: BTreeSet<ProcessId> = record.waiting.iter().map(|waiting| waiting.process).collect();
@@ -159,7 +159,8 @@ impl Core {
         // Before the read is sent: whatever is written or has passed later cannot speak for what this read shows.
         let time = terms.backend().latest_stamp();
         let sent = terms.now().0;
-        let watched: Vec<WriteId> = self.watching.values().filter_map(|watched| watched.long_enough(sent)).collect();
+        let long_enough = |(id, watched): (&LeaseId, &Watched)| Some((*id, watched.long_enough(sent)?));
+        let watched: Vec<_> = self.watching.iter().filter_map(long_enough).collect();
         let there = cas::read(terms.backend(), slot).await?;
         self.watched.extend(watched);
         self.learn(there, terms)?;

@@ -102,8 +102,9 @@ pub(super) struct Facts<'a> {
     pub(super) time: Option<Timestamp>,
     /// The last beats that this process wrote, with its monotonic clock before each was sent.
     pub(super) own: &'a BTreeMap<LeaseId, (WriteId, Moment)>,
-    /// Beats that were watched for long enough, and those whose process has ended.
-    pub(super) watched: &'a BTreeSet<WriteId>,
+    /// Whose beats were watched for long enough, and beats whose process has ended. Several holders can have one beat, that of
+    /// the write that renewed them all, and do not last equally long.
+    pub(super) watched: &'a BTreeSet<(LeaseId, WriteId)>,
     pub(super) gone: &'a BTreeSet<WriteId>,
     /// Processes that were given their turn and did not take it.
     pub(super) absent: &'a BTreeSet<ProcessId>,
@@ -139,7 +140,8 @@ impl Facts<'_> {
     }
 
     pub(super) fn ending(&self, holding: &Holding, terms: &Terms) -> Ending {
-        let watched = Some(holding.lease.beat).filter(|beat| self.watched.contains(beat));
+        let (id, beat) = (holding.lease.id, holding.lease.beat);
+        let watched = self.watched.contains(&(id, beat)).then_some(beat);
         let view = view(holding);
         match ended::judge(Some(&view), self.wall, &self.known(holding, terms), watched, &self.bounds) {
             State::Ended(_) | State::Free => Ending::Ended,

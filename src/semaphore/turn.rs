@@ -150,21 +150,9 @@ impl Actor {
             self.watching_the_clock(limit, run).await
         };
         match ran {
-            Some(Ok(Changed::Won(seen, ticket))) => {
-                self.core.learn(Some(seen), &terms)?;
-                self.core.wrote(ticket.write_id, ticket.sent);
-                self.engine.counters.cleared(ticket.cleared);
-                self.tell(&ticket, wishes);
-                Ok(())
-            }
-            Some(Ok(Changed::Stopped(ticket))) => {
-                self.core.learn(ticket.there.clone(), &terms)?;
-                self.tell(&ticket, wishes);
-                Ok(())
-            }
+            Some(Ok(changed)) => self.landed(changed, wishes),
             failed => {
-                let late =
-                    || Error::unavailable(format!("{key} was not changed in time: no answer came within {limit:?}"));
+                let late = || Error::unavailable(format!("{key} was not changed in time: no answer within {limit:?}"));
                 let error = failed.and_then(Result::err).unwrap_or_else(late);
                 let doubtful = change.is_in_doubt() && terms.now().0.since(since) < LONGEST_WRITE;
                 if doubtful && error.kind() != ErrorKind::Regressed {
@@ -175,6 +163,25 @@ impl Actor {
                 Err(error)
             }
         }
+    }
+
+    /// What is in the store now is known: everybody is told.
+    fn landed(&mut self, changed: Changed<Record, Arc<Ticket>, Arc<Ticket>>, wishes: &Wishes) -> Result<()> {
+        let terms = self.engine.terms.clone();
+        let ticket = match changed {
+            Changed::Won(seen, ticket) => {
+                self.core.learn(Some(seen), &terms)?;
+                self.core.wrote(ticket.write_id, ticket.sent);
+                self.engine.counters.cleared(ticket.cleared);
+                ticket
+            }
+            Changed::Stopped(ticket) => {
+                self.core.learn(ticket.there.clone(), &terms)?;
+                ticket
+            }
+        };
+        self.tell(&ticket, wishes);
+        Ok(())
     }
 
     /// However long the store takes, belief ends when it must.

@@ -132,6 +132,27 @@ async fn a_dead_holders_slot_is_taken_over_after_it_has_ended_and_never_earlier(
 }
 
 #[tokio::test]
+async fn who_was_granted_in_one_write_with_a_shorter_slot_does_not_end_with_it() {
+    let memory = Memory::new();
+    let (ours, theirs) = (semaphores(&memory, 1).await, semaphores(&memory, 2).await);
+    let short = Request::new(Duration::from_secs(1)).owner("short");
+    let (name, long) = (key("gpu"), request());
+    let (short, long) =
+        tokio::join!(ours.acquire(&name, 2, &short, Duration::ZERO), ours.acquire(&name, 2, &long, Duration::ZERO),);
+    let (_short, long) = (short.unwrap().granted().unwrap(), long.unwrap().granted().unwrap());
+    let waits = |seconds: u64| {
+        let (theirs, name) = (theirs.clone(), name.clone());
+        tokio::spawn(async move { theirs.acquire(&name, 2, &request(), Duration::from_secs(seconds)).await.unwrap() })
+    };
+    // They watch both, which have one beat: the one ends, and the other does not.
+    let (first, second) = (waits(20), waits(20));
+    memory.pass(Duration::from_secs(21)).await;
+    assert!(first.await.unwrap().granted().is_some());
+    assert!(second.await.unwrap().granted().is_none(), "its holder believes in it: {:?}", long.time_left());
+    assert!(long.is_valid());
+}
+
+#[tokio::test]
 async fn writes_of_others_do_not_lengthen_the_life_of_a_dead_holder() {
     let memory = Memory::new();
     let (dead, other) = (semaphores(&memory, 1).await, semaphores(&memory, 2).await);

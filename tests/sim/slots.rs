@@ -7,7 +7,7 @@ use crate::{
     world::World,
 };
 use leasehold::{
-    Clock, Hour, LeaseId, Result, Store,
+    Clock, Hour, LeaseId, Result, Semaphores, Store,
     clock::Timestamp,
     lease::Request,
     semaphore::{Permit, Slot, SlotAcquired, SlotRenewed},
@@ -261,6 +261,7 @@ impl Auditor {
 
 impl Client {
     /// What clients do in a run about semaphores.
+    #[allow(clippy::too_many_lines, reason = "one arm for each action")]
     pub async fn semaphore(&mut self) {
         match self.dice.random_range(0..12) {
             0 if self.plan.has("sweep") => return self.sweep().await,
@@ -285,30 +286,38 @@ impl Client {
             Some(Err(error)) => return self.world.note(format_args!("{}: {:?}", self.name, error.kind())),
             Some(Ok(SlotAcquired::Full(_))) | None => return,
         };
-        let id = slot.lease_id();
         if self.plan.has("guard") && self.dice.random_range(0..2) == 0 {
-            let permit = semaphores.permit(slot.clone(), None);
-            let lost = permit.cancellation();
-            let shared = Arc::new(Mutex::new(Some(permit)));
-            let belief = self.auditor.has_slot(self.machine, asked, &place, &slot, Have::Permit(Arc::clone(&shared)));
-            for _ in 0..self.dice.random_range(1..6) {
-                let pause = millis(&mut self.dice, 50..5000);
-                tokio::select! {
-                    biased;
-                    () = lost.cancelled() => break,
-                    () = self.clock.sleep(pause) => self.auditor.look_at_slot(belief, None),
-                }
-            }
-            let permit = shared.lock().unwrap_or_else(PoisonError::into_inner).take();
-            self.auditor.leaves_slot(belief, id);
-            if let Some(permit) = permit
-                && self.dice.random_range(0..4) > 0
-            {
-                let _ = self.patience(permit.release()).await;
-            }
-            return;
+            return self.keep_slot(&semaphores, slot, asked, &place).await;
         }
-        let belief = self.auditor.has_slot(self.machine, asked, &place, &slot, Have::Slot(slot.clone()));
+        self.hold_slot(semaphores, slot, asked, &place).await;
+    }
+
+    async fn keep_slot(&mut self, semaphores: &Semaphores, slot: Slot, asked: i64, place: &Place) {
+        let id = slot.lease_id();
+        let permit = semaphores.permit(slot.clone(), None);
+        let lost = permit.cancellation();
+        let shared = Arc::new(Mutex::new(Some(permit)));
+        let belief = self.auditor.has_slot(self.machine, asked, place, &slot, Have::Permit(Arc::clone(&shared)));
+        for _ in 0..self.dice.random_range(1..6) {
+            let pause = millis(&mut self.dice, 50..5000);
+            tokio::select! {
+                biased;
+                () = lost.cancelled() => break,
+                () = self.clock.sleep(pause) => self.auditor.look_at_slot(belief, None),
+            }
+        }
+        let permit = shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.auditor.leaves_slot(belief, id);
+        if let Some(permit) = permit
+            && self.dice.random_range(0..4) > 0
+        {
+            let _ = self.patience(permit.release()).await;
+        }
+    }
+
+    async fn hold_slot(&mut self, semaphores: Semaphores, slot: Slot, asked: i64, place: &Place) {
+        let id = slot.lease_id();
+        let belief = self.auditor.has_slot(self.machine, asked, place, &slot, Have::Slot(slot.clone()));
         let mut slot = slot;
         for _ in 0..self.dice.random_range(0..4) {
             let pause = slot.ttl().mul_f64(self.dice.random_range(0.01..0.6)).min(Duration::from_secs(8));

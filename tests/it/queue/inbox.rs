@@ -32,7 +32,7 @@ async fn a_thousand_jobs_take_eight_requests_from_enqueue_to_the_end() {
             let claimed = queue.claim(1000).await.unwrap();
             let ends = queue.finish_all(claimed).await.unwrap();
             // The delete is on its way.
-            while !bed.server.requests().iter().any(|request| request.op == leasehold::testkit::Op::Delete) {
+            while !bed.server.requests().iter().any(|request| request.op == leasehold_testkit::Op::Delete) {
                 tokio::task::yield_now().await;
             }
             bed.store.drain().await;

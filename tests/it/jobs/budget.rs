@@ -125,8 +125,9 @@ async fn a_lookup_is_at_most_three_requests_and_a_cancel_a_swap_more() {
 }
 
 /// Requests of one claim beside so many waiting jobs, and the shortest time of some.
+#[allow(clippy::disallowed_methods, reason = "measures real time")]
 async fn claim_beside(store: &Store, waiting: usize, each: usize) -> ([u64; 4], Duration) {
-    let queue = store.queue(&format!("w{waiting}")).unwrap();
+    let queue = store.queue(format!("w{waiting}")).unwrap();
     queue.settings().await.unwrap();
     let mut left = waiting;
     while left > 0 {
@@ -141,7 +142,6 @@ async fn claim_beside(store: &Store, waiting: usize, each: usize) -> ([u64; 4], 
     let (mut least, mut made) = (Duration::MAX, [0; 4]);
     for _ in 0..5 {
         let before = store.requests();
-        #[allow(clippy::disallowed_methods, reason = "measures real time")]
         let began = Instant::now();
         kept.push(queue.claim(100).await.unwrap());
         least = least.min(began.elapsed());

@@ -17,7 +17,8 @@ pub(super) struct World(pub(super) Memory);
 /// One process. Nothing of it moves unless it is run.
 pub(super) struct Process {
     runtime: Option<Runtime>,
-    pub(super) store: Store,
+    /// Kept open for as long as the process lives.
+    _store: Store,
     pub(super) queue: Queue,
 }
 

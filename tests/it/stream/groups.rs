@@ -7,6 +7,7 @@ use leasehold::{
     ErrorKind,
     stream::{Consumer, Position, Stream},
 };
+use leasehold_testkit::{Answer, Fault, Op, Rule, TestClock};
 use std::time::Duration;
 
 const GROUP: &str = "default/stream/events/000/group/";

@@ -128,10 +128,10 @@ async fn until_next(core: &Core, wakes: Option<Millis>, pause: Duration, left: D
 }
 
 /// Makes jobs of what was granted, with the parts that are wanted: beside the next cycle.
-async fn load(shard: &Arc<Shard>, granted: Granted, parts: &Parts) -> Result<Vec<Job>> {
+async fn load(shard: &Arc<Shard>, mut granted: Granted, parts: &Parts) -> Result<Vec<Job>> {
     let attempt = Arc::new(Attempt::new(shard, &granted));
     let mut by_segment: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for taken in granted.jobs {
+    for taken in granted.jobs.iter().cloned() {
         by_segment.entry(taken.name).or_default().push(taken);
     }
     let mut jobs = Vec::new();
@@ -148,12 +148,13 @@ async fn load(shard: &Arc<Shard>, granted: Granted, parts: &Parts) -> Result<Vec
         }
     });
     match try_join_all(reads).await {
-        Ok(read) => jobs.extend(read.into_iter().flatten()),
-        Err(error) => {
-            // Nobody will answer for them: they go back.
-            attempt.give_back();
-            return Err(error);
+        Ok(read) => {
+            jobs.extend(read.into_iter().flatten());
+            // From here on each of them goes back by itself.
+            granted.jobs.clear();
         }
+        // Nobody will answer for them: they go back with what was granted.
+        Err(error) => return Err(error),
     }
     Ok(jobs)
 }

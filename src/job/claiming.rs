@@ -133,10 +133,10 @@ async fn until_next(core: &Core, wakes: Option<Millis>, pause: Duration, left: D
 }
 
 /// Makes jobs of what was granted, with the parts that are wanted: beside the next cycle.
-async fn load(shard: &Arc<Shard>, granted: Granted, parts: &Parts) -> Result<Vec<Job>> {
+async fn load(shard: &Arc<Shard>, mut granted: Granted, parts: &Parts) -> Result<Vec<Job>> {
     let attempt = Arc::new(Attempt::new(shard, &granted));
     let mut by_segment: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for taken in granted.jobs {
+    for taken in granted.jobs.iter().cloned() {
         by_segment.entry(taken.name).or_default().push(taken);
     }
     let reads = by_segment.into_values().map(|taken| async move {
@@ -145,7 +145,10 @@ async fn load(shard: &Arc<Shard>, granted: Granted, parts: &Parts) -> Result<Vec
         (taken, content)
     });
     let (mut jobs, mut failed) = (Vec::new(), None);
-    for (taken, content) in join_all(reads).await {
+    let read = join_all(reads).await;
+    // From here on each of them goes back by itself.
+    granted.jobs.clear();
+    for (taken, content) in read {
         match content {
             Ok(content) => jobs.extend(taken.iter().flat_map(|taken| {
                 let (attempt, content) = (&attempt, &content);

@@ -53,6 +53,16 @@ pub(crate) struct Granted {
     pub(crate) fence: Fence,
     pub(crate) jobs: Vec<Taken>,
     pub(crate) session: Arc<Session>,
+    pub(crate) shard: Arc<Shard>,
+}
+
+/// Jobs that never reach their caller go back: it may go away after the claim was answered, or while parts are read.
+impl Drop for Granted {
+    fn drop(&mut self) {
+        if !self.jobs.is_empty() {
+            super::attempt::Attempt::new(&self.shard, self).give_back();
+        }
+    }
 }
 
 /// What an answered claim says.

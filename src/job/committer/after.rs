@@ -104,7 +104,10 @@ impl Shard {
                         }
                         desk.hand.insert(*claim, self.queue.shared.sessions.hold());
                         let session = Arc::clone(session);
-                        let granted = Granted { claim: *claim, fence: *fence, jobs: jobs.clone(), session };
+                        let granted = {
+                            let (jobs, shard) = (jobs.clone(), Arc::clone(self));
+                            Granted { claim: *claim, fence: *fence, jobs, session, shard }
+                        };
                         if reply.send(Ok(Given::Jobs(granted))).is_err() {
                             // Its caller has gone: the next commit gives it back.
                             desk.hand.remove(claim);

@@ -36,7 +36,7 @@ impl World {
         let store = runtime.block_on(self.0.builder(seed).settings(settings).open()).unwrap();
         let queue = store.queue("work").unwrap();
         runtime.block_on(queue.settings()).unwrap();
-        Process { runtime: Some(runtime), store, queue }
+        Process { runtime: Some(runtime), _store: store, queue }
     }
 
     pub(super) fn fault(&self, op: Op, on: &str, fault: Fault) {

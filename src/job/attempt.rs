@@ -40,14 +40,23 @@ impl Attempt {
     pub(crate) fn without_content(&self, jobs: &[Taken], error: &Error) {
         let damaged = error.kind() == ErrorKind::Corrupt;
         let text: Arc<str> = error.to_string().chars().take(200).collect::<String>().into();
+        self.answer_all(jobs, || {
+            let error = Some(Arc::clone(&text));
+            let dead = Answered::Failed { for_good: true, error, kind: None, max_attempts: None };
+            if damaged { dead } else { Answered::Released { ran: false } }
+        });
+    }
+
+    /// Gives jobs back, uncharged.
+    pub(crate) fn give_back(&self, jobs: &[Taken]) {
+        self.answer_all(jobs, || Answered::Released { ran: false });
+    }
+
+    fn answer_all(&self, jobs: &[Taken], what: impl Fn() -> Answered) {
         let mut ops = Vec::new();
         for taken in jobs {
             for index in taken.range.from..taken.range.to {
-                let job = JobRef { segment: taken.name.id, index };
-                let error = Some(Arc::clone(&text));
-                let dead = Answered::Failed { for_good: true, error, kind: None, max_attempts: None };
-                let what = if damaged { dead } else { Answered::Released { ran: false } };
-                ops.push(self.op(job, what));
+                ops.push(self.op(JobRef { segment: taken.name.id, index }, what()));
             }
         }
         // Queued whether or not anybody waits for it.

@@ -60,7 +60,7 @@ pub(crate) struct Granted {
 impl Drop for Granted {
     fn drop(&mut self) {
         if !self.jobs.is_empty() {
-            super::attempt::Attempt::new(&self.shard, self).give_back();
+            super::attempt::Attempt::new(&self.shard, self).give_back(&self.jobs);
         }
     }
 }

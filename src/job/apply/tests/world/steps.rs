@@ -169,7 +169,7 @@ impl World {
         let number = self.number();
         let segment = SegmentId::of_request("home", &number.to_string(), 0, 0, Class::Normal);
         self.put_seg(segment, vec![Run { from: 0, to: 1, traits }], vec![handle.id]);
-        let home = Home { segment, jobs: 1, index: 0, epoch: self.ledger.gc_epoch, id: job.segment.job(job.index) };
+        let home = Home { segment, jobs: 1, index: 0, epoch: self.ledger.gc_epoch, id: segment.job(0) };
         self.processes[process].homes = Some((handle, home));
     }
 

@@ -315,7 +315,10 @@ async fn send(
             }
             backend.pause(tries).await;
             tries += 1;
-            if began.of(backend) >= SENDING {
+            // Where answers have no date, a machine that stood still with all its clocks does not know how late it is: by
+            // now the segment may be finished, deleted and forgotten, and its name would make its jobs run again.
+            let asked = !backend.must_be_asked_for_the_time() || backend.ask_time().await.is_ok();
+            if !asked || began.of(backend) >= SENDING {
                 break Some(refusal.error);
             }
         };

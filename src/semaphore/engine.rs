@@ -168,7 +168,7 @@ impl Engine {
     pub(super) fn wrong_size(cell: &Cell, there: u32, asked: u32) -> Error {
         Error::config(format!(
             "the semaphore {} in {} has {there} slots, and {asked} were asked for: ask for {there}, or change it for everybody \
-             with resize (leasehold semaphore resize)",
+             with `resize`",
             cell.slot.key,
             cell.slot.name()
         ))

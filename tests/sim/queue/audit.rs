@@ -158,8 +158,8 @@ impl Jobs {
             }
             known.ended = Some(how);
         } else if finishes && matches!(end, AttemptEnd::Stale(_)) {
-            // It changed nothing, so somebody else has to end it.
-            known.may_have_ended = before;
+            // It changed nothing, so a later attempt has to end it, and may have done so by now.
+            known.may_have_ended &= before || known.highest.is_some_and(|highest| highest > fence);
         } else {
             known.may_have_ended |= before;
         }

@@ -80,8 +80,10 @@ fn lines(finding: &Finding) -> String {
 
 fn rows(report: &Report) -> Vec<(&'static str, String)> {
     let of_kind = |(kind, checked): (&&str, &Checked)| format!("{} of {kind}", checked.records);
-    let kinds: Vec<String> = report.kinds.iter().map(of_kind).collect();
-    let looked = format!("{} records ({}), {} entries", report.records, kinds.join(", "), report.entries);
+    let there = report.kinds.iter().filter(|(_, checked)| checked.records > 0);
+    let kinds = there.map(of_kind).collect::<Vec<_>>().join(", ");
+    let kinds = if kinds.is_empty() { kinds } else { format!(" ({kinds})") };
+    let looked = format!("{} records{kinds}, {} entries", report.records, report.entries);
     let found: u64 = report.found.values().sum();
     vec![
         ("looked at", looked),

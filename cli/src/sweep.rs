@@ -80,12 +80,14 @@ fn progress(report: &Report) -> String {
 }
 
 fn rows(report: &SweepReport) -> Vec<(&'static str, String)> {
-    let kinds = report.kinds.iter().map(|(kind, swept)| {
+    let changed = report.kinds.iter().filter(|(_, swept)| swept.cleared + swept.moved + swept.deleted > 0);
+    let kinds = changed.map(|(kind, swept)| {
         format!("{kind}: {} cleared, {} moved, {} deleted", swept.cleared, swept.moved, swept.deleted)
     });
+    let kinds = kinds.collect::<Vec<_>>().join("; ");
     vec![
         ("entries_seen", report.entries_seen.to_string()),
-        ("kinds", kinds.collect::<Vec<_>>().join("; ")),
+        ("kinds", if kinds.is_empty() { "nothing to settle".to_owned() } else { kinds }),
         ("entries_deleted", report.entries_deleted.to_string()),
         ("entries_kept", report.entries_kept.to_string()),
         ("failures", report.failures.to_string()),

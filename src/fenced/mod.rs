@@ -10,7 +10,8 @@
 //!
 //! let store = Store::open("memory://").await?;
 //! let files = store.fenced();
-//! let (paused, newer) = (store.lock("report").await?.fence(), store.lock("report").await?.fence());
+//! let paused = store.lock("report").await?.fence(); // its guard is dropped, which gives the lease back
+//! let newer = store.lock("report").await?.fence();
 //!
 //! assert!(matches!(files.put("report/latest", "by the newer holder", newer).await?, Put::Written(_)));
 //! // The one before it wakes up:

@@ -6,7 +6,7 @@
 //!
 //! | damage | what a repair does |
 //! |---|---|
-//! | a record that cannot be read | keeps a copy aside, and puts a new record in its place: the fence goes on above everything that was seen, and the key cannot be locked for as long as the lease in it may still be valid |
+//! | a record that cannot be read | keeps a copy aside, and puts a new record in its place: the fence goes on above everything that was seen, and nothing is granted for as long as what it said may still hold |
 //! | a record that ends, without its entry | writes the entry |
 //! | an entry without its record, of an hour that is not over | writes a free record with a fence above all before |
 //! | an entry without its record, of an hour that is over | nothing: a sweep deletes it |

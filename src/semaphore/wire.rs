@@ -4,55 +4,55 @@ use crate::lease::wire::Lease;
 
 /// See `proto/semaphore.proto`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub(super) struct Semaphore {
+pub(crate) struct Semaphore {
     #[prost(uint32, tag = "1")]
-    pub(super) format: u32,
+    pub(crate) format: u32,
     #[prost(bytes = "bytes", tag = "2")]
-    pub(super) key: bytes::Bytes,
+    pub(crate) key: bytes::Bytes,
     #[prost(bytes = "bytes", tag = "3")]
-    pub(super) write_id: bytes::Bytes,
+    pub(crate) write_id: bytes::Bytes,
     #[prost(uint64, tag = "4")]
-    pub(super) revision: u64,
+    pub(crate) revision: u64,
     #[prost(uint32, tag = "5")]
-    pub(super) size: u32,
+    pub(crate) size: u32,
     #[prost(uint64, tag = "6")]
-    pub(super) last_fence: u64,
+    pub(crate) last_fence: u64,
     #[prost(message, repeated, tag = "7")]
-    pub(super) slots: Vec<Slot>,
+    pub(crate) slots: Vec<Slot>,
     #[prost(message, repeated, tag = "8")]
-    pub(super) waiting: Vec<Waiting>,
+    pub(crate) waiting: Vec<Waiting>,
     #[prost(int64, tag = "9")]
-    pub(super) written_ms: i64,
+    pub(crate) written_ms: i64,
     #[prost(uint64, tag = "10")]
-    pub(super) hour: u64,
+    pub(crate) hour: u64,
     #[prost(uint64, tag = "11")]
-    pub(super) epoch: u64,
+    pub(crate) epoch: u64,
     #[prost(fixed32, tag = "15")]
-    pub(super) checksum: u32,
+    pub(crate) checksum: u32,
 }
 
 /// See `proto/semaphore.proto`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub(super) struct Slot {
+pub(crate) struct Slot {
     #[prost(uint32, tag = "1")]
-    pub(super) number: u32,
+    pub(crate) number: u32,
     #[prost(message, optional, tag = "2")]
-    pub(super) lease: Option<Lease>,
+    pub(crate) lease: Option<Lease>,
     #[prost(int64, optional, tag = "3")]
-    pub(super) beat_stamp_us: Option<i64>,
+    pub(crate) beat_stamp_us: Option<i64>,
 }
 
 /// See `proto/semaphore.proto`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     #[prost(bytes = "bytes", tag = "1")]
-    pub(super) process: bytes::Bytes,
+    pub(crate) process: bytes::Bytes,
     #[prost(int64, tag = "2")]
-    pub(super) since_ms: i64,
+    pub(crate) since_ms: i64,
     #[prost(int64, tag = "3")]
-    pub(super) until_ms: i64,
+    pub(crate) until_ms: i64,
     #[prost(uint64, tag = "4")]
-    pub(super) interval_ms: u64,
+    pub(crate) interval_ms: u64,
 }
 
 #[cfg(test)]
@@ -77,11 +77,11 @@ mod tests {
         let source = include_str!("wire.rs");
         let (mut message, mut attribute, mut derived) = (String::new(), String::new(), Vec::new());
         for line in source.lines().take_while(|line| !line.contains("cfg(test)")).map(str::trim) {
-            if let Some(rest) = line.strip_prefix("pub(super) struct ") {
+            if let Some(rest) = line.strip_prefix("pub(crate) struct ") {
                 message = rest.trim_end_matches(" {").to_owned();
             } else if let Some(rest) = line.strip_prefix("#[prost(") {
                 attribute = rest.trim_end_matches(")]").replace("bytes = \"bytes\"", "bytes");
-            } else if let Some((name, _)) = line.strip_prefix("pub(super) ").and_then(|rest| rest.split_once(": ")) {
+            } else if let Some((name, _)) = line.strip_prefix("pub(crate) ").and_then(|rest| rest.split_once(": ")) {
                 let (kind, tag) = (attribute.split(',').next().unwrap(), attribute.rsplit("= ").next().unwrap());
                 derived.push(format!("{message} {name} {kind} {}", tag.trim_matches('"')));
             }

@@ -156,7 +156,7 @@ impl SharedSettingsRepair {
         let changed = change.run(|there, stamp| {
             if id(there) != based_on {
                 return Err(Error::config(format!(
-                    "somebody else has written the settings of {} at the same time: look at them",
+                    "another process has written the settings of {} at the same time: look at them",
                     backend.place
                 )));
             }

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_is_genuine_if_it_was_received_before_the_boundary_was_read_or_soon_after_the_one_before_it() {
+    fn a_segment_is_genuine_if_it_came_before_the_boundary_or_soon_after_the_last() {
         let known = Known { boundary: Some((5, at(100))), ..Known::default() };
         assert!(is_genuine(5, at(99), &known));
         assert!(!is_genuine(5, at(100), &known), "it may have been written after the boundary was raised again");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_number_is_the_end_if_the_one_before_is_young_or_it_was_missing_a_while_ago() {
+    fn a_missing_number_is_the_end_if_the_one_before_is_young_or_it_was_missing() {
         let known = Known { before: Some(at(50)), ..Known::default() };
         assert!(is_the_end(Some(at(79)), &known));
         assert!(!is_the_end(Some(at(81)), &known), "both may have been trimmed since");

@@ -52,6 +52,7 @@ pub(crate) mod records;
 pub(crate) mod segment;
 mod settings;
 mod trim;
+mod wire;
 
 pub(crate) use counters::{Counters, Counts};
 pub use group::{Consumer, Group, GroupLag};

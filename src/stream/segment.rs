@@ -2,7 +2,7 @@
 //!
 //! Four bytes `LHST`, one byte of format, a protobuf message ([`wire`]), and a CRC-32C of everything before it.
 
-use super::{Message, MessageId, message::MAX_PAYLOAD};
+use super::{Message, MessageId, message::MAX_PAYLOAD, wire};
 use crate::{WriteId, clock::Timestamp};
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message as _;
@@ -14,39 +14,6 @@ const FORMAT: u8 = 1;
 
 const HEAD: usize = 5;
 const TAIL: usize = 4;
-
-/// The protobuf messages, as in `proto/stream.proto`.
-mod wire {
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Segment {
-        #[prost(uint64, tag = "1")]
-        pub(super) number: u64,
-        #[prost(uint64, tag = "2")]
-        pub(super) base: u64,
-        #[prost(bytes = "bytes", tag = "3")]
-        pub(super) write_id: bytes::Bytes,
-        #[prost(int64, tag = "4")]
-        pub(super) appended_ms: i64,
-        #[prost(message, repeated, tag = "5")]
-        pub(super) messages: Vec<Message>,
-    }
-
-    #[derive(Clone, PartialEq, prost::Message)]
-    pub(super) struct Message {
-        #[prost(bytes = "bytes", tag = "1")]
-        pub(super) id: bytes::Bytes,
-        #[prost(string, tag = "2")]
-        pub(super) subject: String,
-        #[prost(int64, tag = "3")]
-        pub(super) time_ms: i64,
-        #[prost(string, optional, tag = "4")]
-        pub(super) key: Option<String>,
-        #[prost(string, optional, tag = "5")]
-        pub(super) trace_id: Option<String>,
-        #[prost(bytes = "bytes", tag = "6")]
-        pub(super) payload: bytes::Bytes,
-    }
-}
 
 /// What one object of a log holds.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,13 +7,16 @@ use std::fs;
 const FILES: &[(&str, &[&str])] = &[
     ("jobs.proto", &["src/job/segment/wire.rs", "src/job/ledger/wire.rs"]),
     ("leasehold.proto", &["src/lease/wire.rs"]),
+    ("semaphore.proto", &["src/semaphore/wire.rs"]),
+    ("stream.proto", &["src/stream/wire.rs"]),
 ];
 
 /// The fields as a `.proto` file declares them, one line each.
 fn declared(file: &str) -> Vec<String> {
     let set = protox::compile([root().join("proto").join(file)], [root().join("proto")]).unwrap();
     let mut fields = Vec::new();
-    for message in &set.file[0].message_type {
+    // What it imports comes first.
+    for message in set.file.last().into_iter().flat_map(|file| &file.message_type) {
         for field in &message.field {
             let kind = field.r#type().as_str_name().trim_start_matches("TYPE_").to_lowercase();
             let label = match field.label().as_str_name() {

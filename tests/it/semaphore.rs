@@ -62,7 +62,7 @@ fn next_put(memory: &Memory, fault: Fault) {
 }
 
 #[tokio::test]
-async fn as_many_as_there_are_slots_hold_it_with_rising_fences_and_numbers_of_their_own() {
+async fn as_many_as_there_are_slots_hold_it_with_rising_fences_and_own_numbers() {
     let memory = Memory::new();
     let processes = [semaphores(&memory, 1).await, semaphores(&memory, 2).await];
     let mut slots = Vec::new();
@@ -85,7 +85,7 @@ async fn as_many_as_there_are_slots_hold_it_with_rising_fences_and_numbers_of_th
 }
 
 #[tokio::test]
-async fn another_number_of_slots_is_refused_with_both_named_and_a_resize_changes_it_for_all() {
+async fn another_number_of_slots_is_refused_with_both_named_until_it_is_resized() {
     let memory = Memory::new();
     let (ours, theirs) = (semaphores(&memory, 1).await, semaphores(&memory, 2).await);
     let slots = [one(&ours).await, one(&ours).await, one(&theirs).await];

@@ -95,7 +95,7 @@ async fn an_archiver_that_was_stopped_reads_its_record_before_it_creates_a_file(
 }
 
 #[tokio::test]
-async fn a_file_with_other_bytes_and_the_same_messages_is_done_and_a_foreign_one_stops_it() {
+async fn a_file_with_the_same_messages_is_done_and_a_foreign_one_stops_it() {
     let world = World::new();
     let process = world.process().await;
     let stream = archived(&process.store).await;

@@ -57,7 +57,7 @@ async fn of_two_who_change_it_at_once_one_is_told() {
     let fast = two.change_shared_settings(&three_hours, "bob");
     let (slow, fast) = moving(&[&world.clock], Duration::from_millis(100), async { tokio::join!(slow, fast) }).await;
     assert_eq!(fast.unwrap().of(&MAX_TTL), Duration::from_secs(3 * 3600));
-    assert!(slow.unwrap_err().to_string().contains("somebody else"), "the first one was not told");
+    assert!(slow.unwrap_err().to_string().contains("another process"), "the first one was not told");
     assert_eq!(world.process().await.store.shared_settings().epoch, 2);
 }
 

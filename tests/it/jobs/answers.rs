@@ -149,7 +149,7 @@ fn an_answer_stays_queued_while_the_store_is_away_and_is_in_when_it_is_back() {
 }
 
 #[test]
-fn a_claim_that_is_answered_after_a_pause_hands_out_nothing_that_may_be_taken_away() {
+fn a_claim_answered_after_a_pause_hands_out_nothing_that_may_be_taken_away() {
     let world = World::new();
     let (paused, other) = (world.process(1), world.process(2));
     paused.enqueue(3);

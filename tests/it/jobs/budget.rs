@@ -166,7 +166,7 @@ fn one_shard() -> Settings {
 }
 
 #[tokio::test]
-async fn a_claim_beside_a_hundred_thousand_jobs_costs_what_it_costs_beside_a_thousand() {
+async fn a_claim_costs_the_same_beside_a_thousand_and_a_hundred_thousand_jobs() {
     let store = Store::builder().url("memory://").settings(one_shard()).open().await.unwrap();
     compare(&store, 100_000, "memory").await;
 }
@@ -212,6 +212,6 @@ async fn claim_and_depth_of_three_thousand_small_segments_stay_within_their_requ
 
 #[tokio::test]
 #[ignore = "measures: .ci/long runs it"]
-async fn claim_and_depth_of_a_hundred_thousand_small_segments_stay_within_their_requests() {
+async fn a_hundred_thousand_small_segments_keep_claim_and_depth_within_requests() {
     many_small(100_000).await;
 }

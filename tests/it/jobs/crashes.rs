@@ -89,7 +89,7 @@ fn two_workers_on_one_shard_never_run_one_attempt_twice_while_sessions_hold() {
 }
 
 #[test]
-fn jobs_of_a_process_that_died_before_it_started_them_are_claimed_again_within_the_bound() {
+fn jobs_of_a_process_that_died_before_starting_them_are_claimed_in_time() {
     let world = World::new();
     let (dead, other) = (world.process(1), world.process(2));
     dead.enqueue(5);
@@ -170,7 +170,7 @@ fn the_finish_of_a_paused_worker_is_stale_once_its_job_was_claimed_again() {
 }
 
 #[test]
-fn of_a_cancel_and_a_finish_the_one_that_comes_first_holds_and_the_other_is_told() {
+fn of_a_cancel_and_a_finish_the_first_holds_and_the_other_is_told() {
     let world = World::new();
     let (worker, caller) = (world.process(1), world.process(2));
     worker.enqueue(2);
@@ -186,7 +186,7 @@ fn of_a_cancel_and_a_finish_the_one_that_comes_first_holds_and_the_other_is_told
 }
 
 #[test]
-fn a_finished_segment_whose_delete_failed_is_deleted_later_and_does_not_run_again() {
+fn a_finished_segment_whose_delete_failed_is_deleted_later_and_not_run_again() {
     for fault in [Fault::Refuse(Answer::Status(503)), Fault::Lose(Answer::Drop), Fault::Refuse(Answer::Drop)] {
         let world = World::new();
         let worker = world.process(1);

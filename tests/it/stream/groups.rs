@@ -136,7 +136,7 @@ async fn a_group_keeps_what_it_has_not_acknowledged() {
 
 /// The trimmer has read that there is no group; a group is made and told that it holds everything; the trimmer goes on.
 #[tokio::test]
-async fn a_group_that_is_made_while_a_trimmer_looks_around_keeps_what_it_was_promised() {
+async fn a_group_made_while_a_trimmer_looks_around_keeps_what_it_was_promised() {
     let world = World::new();
     let stream = world.process().await.store.stream("events").unwrap();
     stream.configure(an_hour()).await.unwrap();
@@ -241,7 +241,7 @@ async fn a_group_without_a_consumer_for_a_week_is_named_and_stops_keeping_messag
 }
 
 #[tokio::test]
-async fn a_group_that_is_removed_stops_keeping_messages_at_once_and_its_consumer_is_told() {
+async fn a_removed_group_stops_keeping_messages_at_once_and_its_consumer_is_told() {
     let world = World::new();
     let stream = world.process().await.store.stream("events").unwrap();
     publish(&stream, "a").await;

@@ -57,10 +57,11 @@ async fn an_ended_lease_is_cleared_and_its_entry_deleted_within_the_budget() {
     let report = report.unwrap();
     assert_eq!((report.of("lease").cleared, report.entries_deleted, report.failures), (10, 10, 0), "{report:?}");
     assert_eq!(report.stopped_by, Some(StoppedBy::Complete));
-    // One listing for the namespaces and one for each index: that of the leases, and our own. There are no decisions.
+    // One listing for the namespaces and one for each index: that of the leases, that of semaphores, and our own; one for
+    // the streams. There are no decisions.
     // And one time object for all of them, written and read back.
     assert_eq!((made.of(Get), made.of(Put), made.of(Delete)), (10 + 1, 10 + 1, 1));
-    assert_eq!(made.of(List), 3, "{made:?}");
+    assert_eq!(made.of(List), 5, "{made:?}");
     assert!(!bed.server.names().iter().any(|name| name.contains(".lease-index")));
     let report = bed.store.sweeper().run_once(at_once()).await.unwrap();
     assert_eq!(report.entries_seen, 0);
@@ -75,8 +76,9 @@ async fn sweeping_costs_what_the_budget_says_however_many_live_keys_there_are() 
         assert_eq!(seen, (2000, 1000, 2000, 0), "{report:?}");
         // A read for each, a swap for each that had ended, and one time object.
         assert_eq!((made.of(Get), made.of(Put)), (2000 + 1, 1000 + 1), "{live}");
-        // Four pages of 250 for each of the two, and the page in which the present begins; the namespaces; our own index.
-        assert_eq!(made.of(List), 2 * (4 + 1) + 1 + 1, "{live}");
+        // Four pages of 250 for each of the two, and the page in which the present begins; for each of the two the
+        // semaphores and the streams; the namespaces; our own index.
+        assert_eq!(made.of(List), 2 * (4 + 1 + 2) + 1 + 1, "{live}");
         assert_eq!(made.of(Delete), 2 * 4, "one for each page: {live}");
         assert_eq!(report.requests, made.total());
     }

@@ -53,6 +53,6 @@ async fn a_store_that_lists_in_no_order_and_slowly_is_listed_checked_and_swept()
     let report = answer(&clock, store.sweeper().run_once(at_once())).await.unwrap();
     assert_eq!((report.entries_deleted, report.stopped_by), (COUNT as u64, Some(StoppedBy::Complete)), "{report:?}");
     assert_eq!(entries(&objects), [""; 0]);
-    // The namespaces and one listing for the pass; our own index.
-    assert_eq!(store.requests().since(&before).of(List), 3);
+    // The namespaces and one listing for the pass; our own index; semaphores and streams.
+    assert_eq!(store.requests().since(&before).of(List), 5);
 }

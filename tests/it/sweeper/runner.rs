@@ -198,8 +198,8 @@ async fn a_run_does_no_more_than_it_may_and_listings_count() {
     let _sweeper = store.sweeper().start();
     settle().await;
     pass(&world, IDLE_GRACE, SECOND).await;
-    // Three listings (the namespaces, ours and theirs) and twenty entries.
-    for (ops, ended) in [(7, StoppedBy::Ops), (7, StoppedBy::Ops), (7, StoppedBy::Ops), (2, StoppedBy::Complete)] {
+    // Four listings (the namespaces, ours, theirs, their semaphores) and twenty entries; then the chore of streams.
+    for (ops, ended) in [(7, StoppedBy::Ops), (7, StoppedBy::Ops), (7, StoppedBy::Ops), (3, StoppedBy::Complete)] {
         pass(&world, 2 * SECOND, TENTH).await;
         let last = store.sweeper().state().runs[0].report.clone();
         assert_eq!((last.entries_seen + last.lists, last.stopped_by), (ops, Some(ended)), "{last:?}");

@@ -7,8 +7,8 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use leasehold::{
     Key, Store,
     decision::{Decision, TxnId},
-    layout::Decoded,
     internals::bench::{self, Sample, SampleMarker},
+    layout::Decoded,
 };
 use leasehold_benches::{Ours, Raw, must, runtime, sample, some_key, some_time};
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload, memory::InMemory, path::Path};

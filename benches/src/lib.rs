@@ -2,7 +2,12 @@
 
 pub mod counted;
 
-use leasehold::{Key, Leases, Store, clock::Timestamp, lease::{Acquired, Grant, Renewed, Request}, internals::bench::Sample};
+use leasehold::{
+    Key, Leases, Store,
+    clock::Timestamp,
+    internals::bench::Sample,
+    lease::{Acquired, Grant, Renewed, Request},
+};
 use object_store::{
     ObjectStore, PutMode, PutOptions, PutPayload, PutResult, UpdateVersion, memory::InMemory, path::Path,
 };

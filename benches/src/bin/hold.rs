@@ -14,9 +14,14 @@
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, TryStreamExt, stream};
-use leasehold::{Clock, Key, Leases, Settings, Store, SystemClock, clock::{Moment, Timestamp}, lease::{Guard, Locked, Request}, store::{RequestKind, Requests}};
-use leasehold_testkit::TestClock;
+use leasehold::{
+    Clock, Key, Leases, Settings, Store, SystemClock,
+    clock::{Moment, Timestamp},
+    lease::{Guard, Locked, Request},
+    store::{RequestKind, Requests},
+};
 use leasehold_benches::{Arguments, Result, some_time};
+use leasehold_testkit::TestClock;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 use std::{

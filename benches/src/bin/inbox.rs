@@ -17,8 +17,8 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "prints figures")]
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use leasehold_testkit::LocalDirectory;
 use leasehold_benches::{Arguments, Result};
+use leasehold_testkit::LocalDirectory;
 use object_store::{
     ClientOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion, aws::AmazonS3Builder,
     path::Path,

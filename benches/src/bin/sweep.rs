@@ -11,13 +11,13 @@
 #![allow(clippy::print_stdout, reason = "prints figures")]
 
 use futures_util::TryStreamExt;
-use leasehold::{Clock, Key, Settings, Store, lease::Request, sweep::SweepOptions, internals::bench::Sample};
-use leasehold_testkit::TestClock;
+use leasehold::{Clock, Key, Settings, Store, internals::bench::Sample, lease::Request, sweep::SweepOptions};
 use leasehold_benches::{
     Arguments, Result, acquired,
     counted::{Counted, Counts},
     some_time,
 };
+use leasehold_testkit::TestClock;
 use object_store::{
     ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion, memory::InMemory, path::Path,
 };

@@ -5,7 +5,12 @@
 
 use crate::{Result, TTL, Task, ready, wall};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use leasehold::{Clock, Key, Store, SystemClock, decision::Decision, lease::{Acquired, Request}, sweep::SweepOptions};
+use leasehold::{
+    Clock, Key, Store, SystemClock,
+    decision::Decision,
+    lease::{Acquired, Request},
+    sweep::SweepOptions,
+};
 use leasehold_testkit::TestClock;
 use serde_json::json;
 use std::{sync::Arc, time::Duration};

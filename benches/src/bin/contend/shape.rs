@@ -4,7 +4,11 @@
 use crate::{Result, TTL, Task, wall};
 use bytes::Bytes;
 use futures_util::TryStreamExt;
-use leasehold::{Key, Store, decision::Decision, lease::{Acquired, Request}};
+use leasehold::{
+    Key, Store,
+    decision::Decision,
+    lease::{Acquired, Request},
+};
 use leasehold_testkit::TestClock;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload, memory::InMemory, path::Path};
 use std::sync::Arc;

@@ -19,7 +19,12 @@ impl Run {
     pub fn make_queue(&mut self) {
         let settings = settings(&self.plan);
         self.ask(move |store| async move {
-            store.queue(QUEUE)?.change_settings(settings).await?;
+            // The machine that asks may stall for longer than anybody waits for an answer: then it asks again.
+            let mut changed = store.queue(QUEUE)?.change_settings(settings.clone()).await;
+            while changed.as_ref().is_err_and(leasehold::Error::is_retryable) {
+                changed = store.queue(QUEUE)?.change_settings(settings.clone()).await;
+            }
+            changed?;
             Ok(Vec::new())
         });
     }

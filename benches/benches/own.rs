@@ -71,7 +71,7 @@ fn swaps(c: &mut Criterion) {
         let ours = must(&runtime, Ours::new());
         let decisions = ours.store.decisions();
         let txn = decisions.begin();
-        must(&runtime, async { Ok(decisions.decide(txn, Decision::Commit).await?) });
+        let _ = must(&runtime, async { Ok(decisions.decide(txn, Decision::Commit).await?) });
         b.iter(|| must(&runtime, async { Ok(decisions.get(txn).await?) }));
     });
     group.finish();

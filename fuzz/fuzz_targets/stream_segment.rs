@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| leasehold::stream_segment_fuzz(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| leasehold::internals::fuzz::stream_segment(data));

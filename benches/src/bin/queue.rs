@@ -147,7 +147,7 @@ async fn run(arguments: &Arguments) -> Result<()> {
     let (mut ins, mut outs) = (Vec::new(), Vec::new());
     for round in 0..arguments.number("rounds", 5)? {
         let store = Store::builder().url(url).settings(settings.clone()).open().await?;
-        let queue = store.queue(&format!("bench-{since}-{round}"))?;
+        let queue = store.queue(format!("bench-{since}-{round}"))?;
         queue.settings().await?;
         let before = store.requests();
         let enqueuing = enqueue(&queue, load).await?;

@@ -42,6 +42,8 @@ struct Known {
     ended: Option<&'static str>,
     /// An end was asked for, and nobody was told whether it has come.
     may_have_ended: bool,
+    /// A cancel was asked for: it may end the job whenever its attempt is over.
+    cancelling: bool,
     attempts: u64,
 }
 
@@ -158,8 +160,9 @@ impl Jobs {
             }
             known.ended = Some(how);
         } else if finishes && matches!(end, AttemptEnd::Stale(_)) {
-            // It changed nothing, so a later attempt has to end it, and may have done so by now.
-            known.may_have_ended &= before || known.highest.is_some_and(|highest| highest > fence);
+            // It changed nothing, so a later attempt or a cancel has to end it, and may have done so by now.
+            let by_another = known.cancelling || known.highest.is_some_and(|highest| highest > fence);
+            known.may_have_ended &= before || by_another;
         } else {
             known.may_have_ended |= before;
         }
@@ -175,6 +178,7 @@ impl Jobs {
     pub fn cancelled(&mut self, number: u64, done: bool) {
         if let Some(known) = self.known.get_mut(&number) {
             known.may_have_ended = true;
+            known.cancelling = true;
             if done && known.ended.is_none() {
                 known.ended = Some("cancelled");
             }

@@ -12,13 +12,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "leasehold lock nightly --at-least 50s --conflict-exit-code 0 -- ./nightly.sh    # from cron",
         ],
     ),
-    (
-        "put",
-        &[
-            "leasehold put reports/today --fence 1767225600000000 report.csv",
-            "leasehold lock report -- sh -c './report | leasehold put reports/today'",
-        ],
-    ),
+    ("put", &["leasehold put reports/today --fence 1767225600000000 report.csv"]),
     ("elect", &["leasehold elect scheduler -- ./scheduler.sh"]),
     (
         "acquire",

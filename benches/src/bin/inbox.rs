@@ -20,8 +20,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use leasehold_benches::{Arguments, Result};
 use leasehold_testkit::LocalDirectory;
 use object_store::{
-    ClientOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion, aws::AmazonS3Builder,
-    path::Path,
+    ClientOptions, ObjectStore, PutMode, PutOptions, PutPayload, UpdateVersion, aws::AmazonS3Builder, path::Path,
 };
 use serde_json::{Value, json};
 use std::{

@@ -6,9 +6,9 @@
 //!
 //! An enqueue creates one immutable object, a **segment** with up to some thousand jobs, in the inbox of one of the queue's
 //! shards. Nobody is asked, nothing is read: when the create is answered, the jobs are safe. A job's id is its segment's id
-//! with its index in it ([`id`], [`layout`], [`segment`]).
+//! with its index in it (`id`, `layout`, `segment`).
 //!
-//! Everything that changes stands in the shard's **ledger** ([`ledger`]), a record of some ten kilobytes that is replaced as
+//! Everything that changes stands in the shard's **ledger** (`ledger`), a record of some ten kilobytes that is replaced as
 //! a whole by compare-and-swap. Each job is in exactly one place:
 //!
 //! | state | where | how it leaves |
@@ -27,19 +27,19 @@
 //!
 //! # The cycle
 //!
-//! A process that works on a shard has one committer for it. Operations ([`apply::Op`]) that come while a
+//! A process that works on a shard has one committer for it. Operations (`apply::Op`) that come while a
 //! compare-and-swap is on its way wait for the next one:
 //!
-//! 1. Take the ledger that is known, or read it. If commits of one's own are in doubt, [`apply::verdict`] says by the
+//! 1. Take the ledger that is known, or read it. If commits of one's own are in doubt, `apply::verdict` says by the
 //!    session's last `write_id` which of them landed: only the operations of that ticket are answered.
-//! 2. Add what the ledger asks for ([`Ledger::to_open`](ledger::Ledger::to_open), `to_spill`, `to_delete`, `to_forget`,
+//! 2. Add what the ledger asks for (`Ledger::to_open`, `to_spill`, `to_delete`, `to_forget`,
 //!    `dead_to_write`, `moves_to_write`, `to_look_at`, `to_give_back`) and what a listing has shown.
-//! 3. [`apply::apply`]: a pure function from a ledger and operations to a ledger and outcomes. Nothing it says counts yet.
+//! 3. `apply::apply`: a pure function from a ledger and operations to a ledger and outcomes. Nothing it says counts yet.
 //! 4. Write. Won: the outcomes are told, the claimed jobs start, finished names are deleted. Lost: the same operations
 //!    on what is there now. Unknown: step 1.
 //!
 //! Nobody cleans up behind others in the background: whoever commits next settles what has ended, and an idle process
-//! knows from [`wakes_at`](ledger::Ledger::wakes_at) when to look again.
+//! knows from `wakes_at` when to look again.
 //!
 //! # What holds
 //!

@@ -133,7 +133,7 @@ impl Store {
         Decisions::new(Arc::clone(&self.decisions))
     }
 
-    /// A semaphore of the namespace `default` with `size` slots; see [`semaphore`](crate::semaphore).
+    /// A semaphore of the namespace `default` with `size` slots; see [`crate::semaphore`].
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
@@ -174,7 +174,7 @@ impl Store {
         Queue::new(&self.jobs, Namespace::default(), name.as_ref())
     }
 
-    /// A stream of the namespace `default`; see [`stream`](crate::stream).
+    /// A stream of the namespace `default`; see [`crate::stream`].
     pub fn stream<N>(&self, name: N) -> Result<Stream>
     where
         N: TryInto<StreamName>,
@@ -192,7 +192,7 @@ impl Store {
         Ok(Streams::new(Arc::clone(&self.streams), namespace.try_into().map_err(Into::into)?))
     }
 
-    /// What copies the streams of one domain in the namespace `default` to the archive; see [`archive`](crate::archive).
+    /// What copies the streams of one domain in the namespace `default` to the archive; see [`crate::archive`].
     pub fn archiver(&self, domain: &str, settings: ArchiveSettings) -> Result<Archiver> {
         let streams = Streams::new(Arc::clone(&self.streams), Namespace::default());
         Archiver::new(streams, domain, settings, Arc::clone(&self.archive))

@@ -24,8 +24,8 @@ use std::{
 /// A message that says that it happened further than this from when it was appended is filed under the latter.
 const FARTHEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// What the comment in the header begins with.
-const COMMENT: &str = "leasehold ";
+/// What the name in the header begins with. Some readers of gzip refuse a header with a comment.
+const IDENTITY: &str = "leasehold ";
 
 /// A message that is to be archived.
 #[derive(Debug, Clone)]
@@ -113,9 +113,9 @@ pub(crate) fn by_day(rows: &[Row]) -> BTreeMap<Day, Vec<&Row>> {
 /// The bytes of a file.
 pub(crate) fn write(rows: &[&Row]) -> Result<Bytes> {
     let failed = |error| Error::corrupt("a file cannot be compressed").with_source(error);
-    let comment = format!("{COMMENT}{} {}", digest_of(rows), rows.len());
+    let identity = format!("{IDENTITY}{} {}", digest_of(rows), rows.len());
     // Without a time: the same messages make the same file.
-    let mut gzip = GzBuilder::new().mtime(0).comment(comment).write(Vec::new(), Compression::default());
+    let mut gzip = GzBuilder::new().mtime(0).filename(identity).write(Vec::new(), Compression::default());
     let mut text = Vec::new();
     for row in rows {
         text.clear();
@@ -128,8 +128,8 @@ pub(crate) fn write(rows: &[&Row]) -> Result<Bytes> {
 /// The digest and the number of lines that a file's header says; `None` if it is none of ours.
 pub(crate) fn header(body: &[u8]) -> Option<(String, u64)> {
     let decoder = MultiGzDecoder::new(body);
-    let comment = std::str::from_utf8(decoder.header()?.comment()?).ok()?;
-    let (digest, count) = comment.strip_prefix(COMMENT)?.split_once(' ')?;
+    let identity = std::str::from_utf8(decoder.header()?.filename()?).ok()?;
+    let (digest, count) = identity.strip_prefix(IDENTITY)?.split_once(' ')?;
     (digest.len() == 64).then_some(())?;
     Some((digest.to_owned(), count.parse().ok()?))
 }
@@ -199,7 +199,7 @@ mod tests {
     fn what_is_no_file_of_ours_has_no_header() {
         assert_eq!(header(b""), None);
         assert_eq!(header(b"plain text"), None);
-        let other = GzBuilder::new().comment("other").write(Vec::new(), Compression::default()).finish().unwrap();
+        let other = GzBuilder::new().filename("other").write(Vec::new(), Compression::default()).finish().unwrap();
         assert_eq!(header(&other), None);
         assert!(read(b"\x1f\x8b broken").is_err());
     }

@@ -54,39 +54,3 @@ pub(crate) struct Waiting {
     #[prost(uint64, tag = "4")]
     pub(crate) interval_ms: u64,
 }
-
-#[cfg(test)]
-mod tests {
-    /// The fields as the `.proto` declares them: `message name tag`.
-    fn declared() -> Vec<String> {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/proto");
-        let set = protox::compile([format!("{folder}/semaphore.proto")], [folder]).unwrap();
-        let file = set.file.iter().find(|file| file.name().ends_with("semaphore.proto")).unwrap();
-        let fields = file.message_type.iter().flat_map(|message| {
-            let name = message.name().to_owned();
-            message.field.iter().map(move |field| {
-                let kind = field.r#type().as_str_name().trim_start_matches("TYPE_").to_lowercase();
-                format!("{name} {} {kind} {}", field.name(), field.number())
-            })
-        });
-        fields.collect()
-    }
-
-    #[test]
-    fn the_messages_are_those_of_the_proto_file() {
-        let source = include_str!("wire.rs");
-        let (mut message, mut attribute, mut derived) = (String::new(), String::new(), Vec::new());
-        for line in source.lines().take_while(|line| !line.contains("cfg(test)")).map(str::trim) {
-            if let Some(rest) = line.strip_prefix("pub(crate) struct ") {
-                message = rest.trim_end_matches(" {").to_owned();
-            } else if let Some(rest) = line.strip_prefix("#[prost(") {
-                attribute = rest.trim_end_matches(")]").replace("bytes = \"bytes\"", "bytes");
-            } else if let Some((name, _)) = line.strip_prefix("pub(crate) ").and_then(|rest| rest.split_once(": ")) {
-                let (kind, tag) = (attribute.split(',').next().unwrap(), attribute.rsplit("= ").next().unwrap());
-                derived.push(format!("{message} {name} {kind} {}", tag.trim_matches('"')));
-            }
-        }
-        assert_eq!(derived, declared());
-        assert_eq!(derived.len(), 19);
-    }
-}

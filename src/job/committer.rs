@@ -12,6 +12,7 @@ mod chores;
 mod cycle;
 mod plan;
 mod plans;
+mod publish;
 mod seg;
 
 pub(crate) use seg::{PartChange, Patch};
@@ -203,6 +204,8 @@ pub(crate) struct Shard {
     pub(super) deleting: Mutex<after::Deletes>,
     /// Segments in the inbox that cannot be absorbed now, and until when they are left.
     pub(super) left: Mutex<HashMap<SegmentId, Moment>>,
+    /// Events that are being published.
+    pub(super) publishing: Mutex<publish::Publishing>,
     /// Plans that are being carried out.
     pub(super) writing: Mutex<HashSet<[u8; 16]>>,
     /// What the last ledger that was seen is waiting for.
@@ -220,6 +223,7 @@ impl Shard {
             ahead: Mutex::default(),
             deleting: Mutex::default(),
             left: Mutex::default(),
+            publishing: Mutex::default(),
             writing: Mutex::default(),
             wakes_at: Mutex::default(),
         })

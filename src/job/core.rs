@@ -21,6 +21,7 @@ use crate::{
         Backend,
         cas::{self, Record as _, Seen},
     },
+    stream,
     sweep::Activity,
 };
 use std::{
@@ -47,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) max_clock_skew: Duration,
     pub(crate) epoch: u64,
     pub(crate) activity: Arc<Activity>,
+    /// Where events go.
+    pub(crate) streams: Arc<stream::Shared>,
     pub(crate) runtime: tokio::runtime::Handle,
     /// Committers that run, and what they have left to delete.
     pub(crate) tasks: TaskTracker,
@@ -61,6 +64,7 @@ impl Shared {
         options: JobOptions,
         leases: Leases,
         activity: Arc<Activity>,
+        streams: Arc<stream::Shared>,
     ) -> Arc<Self> {
         let owner: Arc<str> = options.owner.as_deref().unwrap_or_else(|| crate::lease::default_owner()).into();
         Arc::new(Self {
@@ -71,6 +75,7 @@ impl Shared {
             max_clock_skew: shared.max_clock_skew,
             epoch: shared.epoch,
             activity,
+            streams,
             runtime: tokio::runtime::Handle::current(),
             tasks: TaskTracker::new(),
             ids: Mutex::default(),

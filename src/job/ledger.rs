@@ -17,6 +17,7 @@ pub(crate) mod wire;
 pub(crate) use bits::Bits;
 pub(crate) use check::Totals;
 pub(crate) use codec::{CHECKSUM_TAG, FORMAT, Unusable, decode, encode};
+pub use policy::JobEvents;
 pub(crate) use policy::{Backoff, KindPolicy, Policy, Shape};
 pub(crate) use run::{Range, Run, Traits, Why, insert_range};
 
@@ -256,6 +257,8 @@ pub(crate) enum Happened {
     Dead(Reason),
     Cancelled,
     Recovered,
+    /// An attempt failed, and there will be another.
+    Retried,
     /// Dropped because that job had its unique key.
     Duplicate(JobRef),
 }

@@ -55,6 +55,7 @@ mod claiming;
 mod committer;
 mod core;
 mod enqueue;
+mod events;
 mod fetch;
 #[cfg(any(test, feature = "_internals"))]
 pub(crate) mod fuzz;
@@ -81,6 +82,7 @@ pub use enqueue::{Enqueue, EnqueueError, EnqueueOne, Fate};
 pub use id::JobId;
 pub use info::{Cancelled, JobInfo, JobState, QueueDepth};
 pub(crate) use kind::{DECLARATION, JobKind};
+pub use ledger::JobEvents;
 pub use new::{ARGS, NewJob};
 pub use options::JobOptions;
 pub use queue::Queue;

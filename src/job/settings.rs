@@ -2,7 +2,7 @@
 
 use super::{
     layout::Layout,
-    ledger::{Backoff, Policy, Shape},
+    ledger::{Backoff, JobEvents, Policy, Shape},
 };
 use crate::{
     Error, Result, WriteId,
@@ -65,6 +65,8 @@ pub struct QueueSettings {
     /// For how long after its jobs have ended a request id is still recognised.
     #[serde(with = "text")]
     pub request_window: Duration,
+    /// Which events of its jobs are published to streams.
+    pub events: JobEvents,
     /// How long a process that has jobs in hand may be silent before others take them. At least 10 s.
     #[serde(with = "text")]
     pub session_ttl: Duration,
@@ -86,6 +88,7 @@ impl Default for QueueSettings {
             rate: None,
             unique_period: policy.unique_period,
             request_window: policy.request_window,
+            events: policy.events,
             session_ttl: policy.session_ttl,
         }
     }
@@ -124,6 +127,7 @@ impl QueueSettings {
             rate_milli: self.rate.map(|rate| (u64::from(rate) * 1000 / u64::from(self.shards)).max(1)),
             unique_period: self.unique_period,
             request_window: self.request_window,
+            events: self.events,
             ..Policy::default()
         }
     }

@@ -98,8 +98,9 @@ fn assemble(
     let bounds = lease::Shared::of(&shared);
     let engine = Engine::new(Arc::clone(&backend), bounds, settings.leases(), Arc::clone(&activity));
     let sessions = Leases::new(Arc::clone(&engine), Namespace::trusted(OURS));
-    let jobs = job::Shared::new(&backend, &shared, settings.jobs.clone(), sessions, Arc::clone(&activity));
     let streams = stream::Shared::new(Arc::clone(&backend), Arc::clone(&engine), Arc::clone(&activity));
+    let (options, active) = (settings.jobs.clone(), Arc::clone(&activity));
+    let jobs = job::Shared::new(&backend, &shared, options, sessions, active, Arc::clone(&streams));
     archive::describe_lag();
     let semaphores = semaphore::Engine::new(Terms::new(&engine));
     let ours: [Arc<dyn Kind>; 7] = [

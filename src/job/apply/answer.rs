@@ -14,7 +14,7 @@ use crate::{
     job::{
         id::{JobId, SegmentId},
         layout::{Place, SegmentName},
-        ledger::{ClaimId, JobRef, Millis, MovePlan, Range, Reason, Traits, Why},
+        ledger::{ClaimId, Happened, JobRef, Millis, MovePlan, Range, Reason, Traits, Why},
     },
 };
 use std::sync::Arc;
@@ -107,7 +107,10 @@ impl Work<'_> {
                     traits.error = error;
                     traits.forgive();
                 });
-                count(&mut self.ledger.counters.failures, matches!(outcome, Outcome::Waits { .. }));
+                if matches!(outcome, Outcome::Waits { .. }) {
+                    count(&mut self.ledger.counters.failures, true);
+                    self.event(answer.job.segment, Range::one(answer.job.index), Happened::Retried, Some(held.fence));
+                }
                 outcome
             }
             Answered::Snoozed { until } => {

@@ -37,6 +37,8 @@ pub(super) struct Work<'a> {
     pub(super) fence: Option<Fence>,
     /// Rows with numbers from here on are new in this commit.
     pub(super) first_new: u32,
+    /// Events with numbers from here on are new in this commit.
+    first_event: u64,
     /// Positions of rows; none is removed before the end.
     rows: HashMap<SegmentId, usize>,
     finished: Option<HashMap<SegmentId, usize>>,
@@ -84,6 +86,7 @@ impl<'a> Work<'a> {
         let claims = ledger.claims.iter().enumerate().map(|(at, claim)| (claim.id, at)).collect();
         Self {
             first_new: ledger.next_row,
+            first_event: ledger.next_event,
             ledger,
             context,
             now,
@@ -319,11 +322,13 @@ impl<'a> Work<'a> {
     }
 
     pub(super) fn event(&mut self, segment: SegmentId, range: Range, what: Happened, fence: Option<Fence>) {
-        if !self.ledger.policy.events {
+        if !self.ledger.policy.events.tells(what) {
             return;
         }
         let at = self.now;
+        // Never into an event of an earlier commit: it may have been published as it was.
         if let Some(last) = self.ledger.outbox.last_mut()
+            && last.number >= self.first_event
             && (last.segment, last.what, last.at, last.fence) == (segment, what, at, fence)
             && last.range.to == range.from
         {

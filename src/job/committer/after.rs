@@ -1,6 +1,6 @@
 //! What follows from a commit that has landed: callers are told, and finished segments are deleted.
 
-use super::{Desk, Given, Granted, Pending, Shard, Waits, plan::Sent};
+use super::{Desk, Given, Granted, Pending, Shard, Waits, plan::Sent, publish};
 use crate::{
     Error,
     job::{
@@ -59,6 +59,8 @@ impl Shard {
             let live: HashSet<_> = ledger.claims.iter().map(|claim| claim.id).collect();
             desk.hand.retain(|claim, _| live.contains(claim));
         }
+        // While it is known by which ids those jobs were enqueued.
+        publish::publish(self, ledger);
         self.queue.shared.segments.forget(sent.finished.iter().map(|name| name.id));
         let mut deletes: Vec<(SegmentName, Option<Millis>)> = Vec::new();
         for name in &sent.finished {

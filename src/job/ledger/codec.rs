@@ -3,8 +3,8 @@
 mod plans;
 
 use super::{
-    Backoff, Bits, Claim, ClaimId, Counters, Ended, Finished, Item, KindPolicy, Ledger, Limit, Millis, Policy, Range,
-    Row, Schedule, Session, SessionId, Shape, Tokens, Unique, Unread, columns, wire,
+    Backoff, Bits, Claim, ClaimId, Counters, Ended, Finished, Item, JobEvents, KindPolicy, Ledger, Limit, Millis,
+    Policy, Range, Row, Schedule, Session, SessionId, Shape, Tokens, Unique, Unread, columns, wire,
 };
 use crate::{
     Fence,
@@ -349,7 +349,11 @@ fn write_policy(policy: &Policy) -> wire::Policy {
         rate_milli: policy.rate_milli,
         unique_period_ms: millis(policy.unique_period),
         request_window_ms: millis(policy.request_window),
-        events: policy.events,
+        events: match policy.events {
+            JobEvents::Off => 0,
+            JobEvents::Terminal => 1,
+            JobEvents::All => 2,
+        },
     }
 }
 
@@ -374,7 +378,12 @@ fn read_policy(policy: wire::Policy) -> Result<Policy, String> {
         rate_milli: policy.rate_milli,
         unique_period: Duration::from_millis(policy.unique_period_ms),
         request_window: Duration::from_millis(policy.request_window_ms),
-        events: policy.events,
+        events: match policy.events {
+            0 => JobEvents::Off,
+            1 => JobEvents::Terminal,
+            2 => JobEvents::All,
+            other => return Err(format!("{other} says nothing about events")),
+        },
     })
 }
 

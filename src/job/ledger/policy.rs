@@ -1,6 +1,7 @@
 //! What must hold at once for every process: written to each ledger with the revision of `queue.json` that it comes from.
 
 use super::Millis;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// How the pause before the next attempt grows.
@@ -63,6 +64,20 @@ pub(crate) struct KindPolicy {
     pub(crate) backoff: Option<Backoff>,
 }
 
+/// Which events of its jobs a queue publishes to streams. Each commit in which something happens costs one append more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum JobEvents {
+    /// None.
+    #[default]
+    Off,
+    /// The ends of jobs, to `jobs.<queue>.terminal`: finished, dead, cancelled, dropped as a duplicate.
+    Terminal,
+    /// Those, and to `jobs.<queue>.retry` what happens before: an attempt failed and is retried, or its process died.
+    All,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Policy {
     pub(crate) paused: bool,
@@ -83,8 +98,8 @@ pub(crate) struct Policy {
     pub(crate) rate_milli: Option<u64>,
     pub(crate) unique_period: Duration,
     pub(crate) request_window: Duration,
-    /// Whether events leave through the outbox.
-    pub(crate) events: bool,
+    /// What leaves through the outbox.
+    pub(crate) events: JobEvents,
 }
 
 impl Default for Policy {
@@ -103,7 +118,7 @@ impl Default for Policy {
             rate_milli: None,
             unique_period: Duration::ZERO,
             request_window: Duration::from_secs(600),
-            events: false,
+            events: JobEvents::Off,
         }
     }
 }

@@ -71,7 +71,7 @@ pub(crate) fn full() -> Ledger {
         kinds,
         key_limit: Some(3),
         rate_milli: Some(1500),
-        events: true,
+        events: JobEvents::Terminal,
         ..Policy::default()
     };
     let mut open = Bits::first(99);

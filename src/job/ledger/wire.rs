@@ -122,8 +122,8 @@ pub(crate) struct Policy {
     pub(crate) unique_period_ms: u64,
     #[prost(uint64, tag = "13")]
     pub(crate) request_window_ms: u64,
-    #[prost(bool, tag = "14")]
-    pub(crate) events: bool,
+    #[prost(uint32, tag = "14")]
+    pub(crate) events: u32,
 }
 
 /// See `proto/jobs.proto`.

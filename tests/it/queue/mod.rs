@@ -3,6 +3,7 @@
 mod basics;
 mod committing;
 mod ending;
+mod events;
 mod inbox;
 mod processes;
 mod shared;

@@ -117,6 +117,7 @@ pub(super) fn write_event(event: &Event) -> wire::Event {
         Happened::Cancelled => (2, 0, None),
         Happened::Recovered => (3, 0, None),
         Happened::Duplicate(of) => (4, 0, Some(write_ref(&of))),
+        Happened::Retried => (5, 0, None),
     };
     wire::Event {
         number: event.number,
@@ -143,6 +144,7 @@ pub(super) fn read_event(event: wire::Event) -> Result<Event, String> {
             (2, _) => Happened::Cancelled,
             (3, _) => Happened::Recovered,
             (4, Some(of)) => Happened::Duplicate(read_ref(of)?),
+            (5, _) => Happened::Retried,
             (other, _) => return Err(format!("{other} is nothing that happens")),
         },
         at: time(event.at_ms)?,

@@ -103,7 +103,7 @@ pub(crate) struct Value<T> {
 }
 
 /// Everything that is configured.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Config {
     pub(crate) store: Value<String>,
     /// Asked in place of the store, if there is one.

@@ -12,6 +12,22 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "leasehold lock nightly --at-least 50s --conflict-exit-code 0 -- ./nightly.sh    # from cron",
         ],
     ),
+    (
+        "enqueue",
+        &[
+            "leasehold enqueue emails '{\"to\":\"ann@example.org\"}' --kind welcome",
+            "leasehold enqueue emails --in 10m --key ann hello",
+            "leasehold enqueue thumbnails --file images.ndjson --request-id import-7",
+        ],
+    ),
+    (
+        "work",
+        &[
+            "leasehold work emails -- ./send.sh",
+            "leasehold work thumbnails --concurrency 4 --timeout 5m -- sh -c 'convert - out/$LEASEHOLD_JOB.png'",
+            "leasehold work emails --drain -- cat",
+        ],
+    ),
     ("put", &["leasehold put reports/today --fence 1767225600000000 report.csv"]),
     ("elect", &["leasehold elect scheduler -- ./scheduler.sh"]),
     (

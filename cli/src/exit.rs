@@ -16,11 +16,11 @@ pub(crate) const HELD: u8 = 4;
 pub(crate) const UNAVAILABLE: u8 = 5;
 /// Timed out.
 pub(crate) const TIMED_OUT: u8 = 124;
-/// `lock` and `elect`: the program itself failed, not the command that it runs.
+/// `lock`, `elect` and `work`: the program itself failed, not the command that it runs.
 pub(crate) const OWN_FAILURE: u8 = 125;
-/// `lock` and `elect`: the command was found and cannot be executed.
+/// `lock`, `elect` and `work`: the command was found and cannot be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
-/// `lock` and `elect`: the command was not found.
+/// `lock`, `elect` and `work`: the command was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
 
 /// Every number, what JSON calls it, and what it means: the one table behind `--help`, the manual and the documentation.
@@ -32,9 +32,9 @@ pub(crate) const TABLE: [(u8, &str, &str); 10] = [
     (HELD, "held", "held by another; get --exit-code: held"),
     (UNAVAILABLE, "unavailable", "the store did not answer, or what it did is not known"),
     (TIMED_OUT, "timed_out", "timed out"),
-    (OWN_FAILURE, "own_failure", "lock, elect: the program itself failed, for any of the reasons 1 and 5"),
-    (NOT_EXECUTABLE, "not_executable", "lock, elect: the command cannot be executed"),
-    (NOT_FOUND, "not_found", "lock, elect: the command was not found"),
+    (OWN_FAILURE, "own_failure", "lock, elect, work: the program itself failed, for any of the reasons 1 and 5"),
+    (NOT_EXECUTABLE, "not_executable", "lock, elect, work: the command cannot be executed"),
+    (NOT_FOUND, "not_found", "lock, elect, work: the command was not found"),
 ];
 
 /// The table, as the manual and `--help` show it.

@@ -10,9 +10,11 @@ mod duration;
 mod examples;
 mod exit;
 mod fsck;
+mod jobs;
 mod lease;
 mod lock;
 mod output;
+mod process;
 mod put;
 mod remote;
 mod serve;
@@ -63,6 +65,10 @@ enum Command {
     Watch(watch::Watch),
     /// Show what is held
     List(lease::List),
+    /// Put jobs into a queue
+    Enqueue(jobs::Enqueue),
+    /// Run a command for each job of a queue
+    Work(jobs::Work),
     /// Write an object that refuses a fence older than one that it was written with
     Put(put::Put),
     /// Decide transactions: commit or abort, once and for all
@@ -92,7 +98,7 @@ enum Command {
 
 fn main() -> ExitCode {
     #[cfg(unix)]
-    if let Some(code) = lock::supervisor::main() {
+    if let Some(code) = process::supervisor::main() {
         return code;
     }
     output::write_errors_as(usage::format_asked_for(std::env::args_os()));
@@ -132,6 +138,8 @@ async fn dispatch(command: &Command, config: &Config) -> Outcome {
         Command::Get(get) => get.run(config).await,
         Command::Watch(watch) => watch.run(config).await,
         Command::List(list) => list.run(config).await,
+        Command::Enqueue(enqueue) => enqueue.run(config).await,
+        Command::Work(work) => work.run(config).await,
         Command::Put(put) => put.run(config).await,
         Command::Txn(txn) => txn.run(config).await,
         Command::Sweep(sweep) => sweep.run(config).await,

@@ -38,8 +38,8 @@ pub(crate) fn load(
     Ok(FromEnvironment { settings, variables })
 }
 
-/// What the program reads besides the settings, and what `lock` and `elect` tell their command.
-const OTHERS: [&str; 13] = [
+/// What the program reads besides the settings, and what `lock`, `elect` and `work` tell their command.
+const OTHERS: [&str; 23] = [
     "STORE",
     "SERVER",
     "NAMESPACE",
@@ -53,6 +53,16 @@ const OTHERS: [&str; 13] = [
     "KEY",
     "FENCE",
     "LEASE",
+    "SLOT",
+    "CA",
+    "JOB",
+    "JOB_FILE",
+    "JOB_KIND",
+    "JOB_KEY",
+    "JOB_TENANT",
+    "JOB_CALLER_ID",
+    "ATTEMPT",
+    "QUEUE",
 ];
 
 /// What Kubernetes sets for a service that is called leasehold, and what the tests of this project set.

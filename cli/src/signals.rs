@@ -48,6 +48,11 @@ mod unix {
             u8::try_from(128 + self.0.as_raw()).unwrap_or(u8::MAX)
         }
 
+        /// Whether it asks a program that has been taught nothing else to end.
+        pub(crate) fn asks_to_end(self) -> bool {
+            !matches!(self.0, Number::USR1 | Number::USR2)
+        }
+
         /// The terminal has sent it to the whole foreground, which the command is part of: once is enough.
         pub(crate) fn came_from_the_terminal(self) -> bool {
             let ours = || Some(rustix::termios::tcgetpgrp(std::io::stdin()).ok()? == rustix::process::getpgrp());
@@ -120,6 +125,10 @@ mod other {
     impl Signal {
         pub(crate) fn exit_code(self) -> u8 {
             130
+        }
+
+        pub(crate) fn asks_to_end(self) -> bool {
+            true
         }
     }
 

@@ -1,26 +1,28 @@
 //! lock and elect: a command that runs while a key is held, and is stopped when it is not.
 
-mod child;
-#[cfg(unix)]
-mod processes;
-#[cfg(unix)]
-pub(crate) mod supervisor;
-
 use crate::{
     config::Config,
     duration,
     exit::{self, Failure, HELD, LOST, Outcome, TIMED_OUT},
     lease::{Asking, held},
     output,
+    process::{Child, Reason, Start},
     signals::{Heard, Signal, Signals, stand_still},
     target::{GOODBYE, Guard, Locked, SHORT_GOODBYE, Target, Wanted, in_time, to_ask, to_open},
     view::Holder,
     waiting,
 };
-use child::{Child, Ended};
 use clap::Args;
 use leasehold::{Clock, Key, SystemClock};
 use std::{ffi::OsString, time::Duration};
+
+/// How a command came to its end.
+#[derive(Debug)]
+enum Ended {
+    Exited(u8),
+    /// The lease was lost; a signal that came meanwhile.
+    Lost(Option<Signal>),
+}
 
 /// How long to wait before standing for election again when the store fails.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -224,7 +226,7 @@ impl Run {
     ) -> Result<Ended, Failure> {
         let granted = SystemClock::new().monotonic();
         tracing::info!(%key, fence = guard.fence(), lease = guard.lease_id(), "acquired");
-        let mut child = match Child::start(&self.command, &guard, key, config, self.kill_after).await {
+        let mut child = match self.start(&guard, key, config).await {
             Ok(child) => child,
             Err(failure) => {
                 release(guard, key, Duration::MAX, signals).await;
@@ -247,6 +249,19 @@ impl Run {
         Ok(ended)
     }
 
+    async fn start(&self, guard: &Guard, key: &Key, config: &Config) -> Result<Child, Failure> {
+        let start = Start::new(&self.command, config, Reason(format!("held {key}")), self.kill_after)?;
+        let start = start
+            .env("LEASEHOLD_LEASE", guard.lease_id())
+            .env("LEASEHOLD_FENCE", guard.fence().to_string())
+            .env("LEASEHOLD_KEY", as_argument(key));
+        let start = match guard.slot() {
+            Some(slot) => start.env("LEASEHOLD_SLOT", slot.to_string()),
+            None => start,
+        };
+        Child::start(start).await
+    }
+
     /// Until the command has ended, or was stopped because the lease is lost.
     async fn run(&self, guard: &Guard, key: &Key, child: &mut Child, signals: &mut Signals) -> Result<Ended, Failure> {
         loop {
@@ -265,7 +280,7 @@ impl Run {
                 }
                 why = guard.lost() => {
                     output::complain(format_args!("the lease on {key} is lost, {why}: stopping the command"));
-                    return Ok(Ended::Lost(child.stop(self.kill_after, signals).await?));
+                    return Ok(Ended::Lost(child.stop(self.kill_after, Some(signals)).await?));
                 }
                 heard = signals.heard() => match heard {
                     Heard::Asked(signal) => child.pass_on(signal),
@@ -327,4 +342,13 @@ async fn release(guard: Guard, key: &Key, limit: Duration, signals: &mut Signals
     if let Some(why) = failed {
         output::say(format_args!("warning: {key} could not be released and will expire by itself: {why}"));
     }
+}
+
+fn as_argument(key: &Key) -> OsString {
+    #[cfg(unix)]
+    {
+        std::os::unix::ffi::OsStringExt::from_vec(key.as_bytes().to_vec())
+    }
+    #[cfg(not(unix))]
+    key.to_string().into()
 }

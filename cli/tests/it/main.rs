@@ -21,3 +21,5 @@ mod troubles;
 #[cfg(target_os = "linux")]
 mod users;
 mod watching;
+#[cfg(target_os = "linux")]
+mod work;

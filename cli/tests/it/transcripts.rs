@@ -36,6 +36,11 @@ fn help() {
 }
 
 #[test]
+fn jobs() {
+    play("jobs");
+}
+
+#[test]
 fn leases() {
     play("leases");
 }

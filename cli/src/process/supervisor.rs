@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, getpid, kill_process, kill_process_group};
 use std::{
     ffi::OsString,
     io::{self, BufRead, Write},
+    path::{Path, PathBuf},
     process::{ExitCode, Stdio},
     time::Duration,
 };
@@ -29,7 +30,7 @@ const NAME: &str = "leasehold-supervisor";
 /// How often to see whether what was told to end is gone.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 
-/// The supervisor, as `lock` sees it.
+/// The supervisor, as the program sees it.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     process: Child,
@@ -39,7 +40,9 @@ pub(super) struct Supervisor {
 
 impl Supervisor {
     /// Starts it, and waits until no signal but `KILL` can end it.
-    pub(super) async fn start(key: &str, kill_after: Duration) -> Result<Self, Failure> {
+    ///
+    /// `reason` says why the command runs; `file` is removed if this program is killed.
+    pub(super) async fn start(reason: &str, kill_after: Duration, file: Option<&Path>) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
             let why = "the process that would end the command if this one is killed cannot be started";
             Failure::new(OWN_FAILURE, format!("{why}: {error}; nothing was run"))
@@ -50,7 +53,13 @@ impl Supervisor {
             false => std::env::current_exe().map_err(failed)?.into_os_string(),
         };
         let mut command = Command::new(program);
-        command.arg0(NAME).arg(kill_after.as_millis().to_string()).arg(key).current_dir("/").process_group(0);
+        command
+            .arg0(NAME)
+            .arg(kill_after.as_millis().to_string())
+            .arg(reason)
+            .args(file)
+            .current_dir("/")
+            .process_group(0);
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(failed)?;
         let (Some(pipe), Some(mut ready)) = (process.stdin.take(), process.stdout.take()) else {
             return Err(failed(io::ErrorKind::BrokenPipe.into()));
@@ -84,8 +93,8 @@ pub(crate) fn main() -> Option<ExitCode> {
         return None;
     }
     let kill_after = arguments.next().and_then(|text| text.to_str()?.parse().ok()).map_or(LOOK, Duration::from_millis);
-    let key = arguments.next().unwrap_or_default().to_string_lossy().into_owned();
-    let code = match supervise(&key, kill_after) {
+    let reason = arguments.next().unwrap_or_default().to_string_lossy().into_owned();
+    let code = match supervise(&reason, kill_after, arguments.next().map(PathBuf::from)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             output::complain(&failure.message);
@@ -95,8 +104,8 @@ pub(crate) fn main() -> Option<ExitCode> {
     Some(code)
 }
 
-fn supervise(key: &str, kill_after: Duration) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::failed(format!("the command of {key} is not supervised: {error}"));
+fn supervise(reason: &str, kill_after: Duration, file: Option<PathBuf>) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::failed(format!("a command is not supervised ({reason}): {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     // From now on it outlives what is sent to the command's group.
     let _signals = runtime.block_on(async { Signals::new() })?;
@@ -110,19 +119,24 @@ fn supervise(key: &str, kill_after: Duration) -> Result<(), Failure> {
     let deadline = clock.monotonic().plus(kill_after);
     runtime.block_on(async {
         match guarded.is_empty() {
-            true => end_group(&clock, deadline, key).await,
-            false => end_tree(guarded, &clock, deadline, key).await,
+            true => end_group(&clock, deadline, reason).await,
+            false => end_tree(guarded, &clock, deadline, reason).await,
         }
     });
+    if let Some(file) = file {
+        // It and its folder may be gone already; a folder with other files stays.
+        let _ = std::fs::remove_file(&file);
+        let _ = file.parent().map(std::fs::remove_dir);
+    }
     Ok(())
 }
 
-fn told(key: &str) {
-    output::complain(format_args!("leasehold was killed while it held {key}: its command was told to stop"));
+fn told(reason: &str) {
+    output::complain(format_args!("leasehold was killed while it {reason}: its command was told to stop"));
 }
 
 /// Ends the group that this process leads, itself at last.
-async fn end_group(clock: &SystemClock, deadline: Moment, key: &str) {
+async fn end_group(clock: &SystemClock, deadline: Moment, reason: &str) {
     let group = getpid();
     if !processes::has_others(group.as_raw_pid(), group.as_raw_pid()) {
         return;
@@ -130,7 +144,7 @@ async fn end_group(clock: &SystemClock, deadline: Moment, key: &str) {
     // It has members: this process is one.
     let _ = kill_process_group(group, Signal::TERM);
     let _ = kill_process_group(group, Signal::CONT);
-    told(key);
+    told(reason);
     while processes::has_others(group.as_raw_pid(), group.as_raw_pid()) {
         if deadline.since(clock.monotonic()).is_zero() {
             let _ = kill_process_group(group, Signal::KILL);
@@ -141,7 +155,7 @@ async fn end_group(clock: &SystemClock, deadline: Moment, key: &str) {
 }
 
 /// Ends a command that shares the group of a terminal's foreground with others, and all that it has started.
-async fn end_tree(mut guarded: Vec<i32>, clock: &SystemClock, deadline: Moment, key: &str) {
+async fn end_tree(mut guarded: Vec<i32>, clock: &SystemClock, deadline: Moment, reason: &str) {
     let send = |pids: &[i32], signal: Signal| {
         for pid in pids.iter().filter_map(|pid| Pid::from_raw(*pid)) {
             // It may have ended since it was seen.
@@ -161,7 +175,7 @@ async fn end_tree(mut guarded: Vec<i32>, clock: &SystemClock, deadline: Moment, 
         send(&new, Signal::TERM);
         send(&new, Signal::CONT);
         if asked.is_empty() {
-            told(key);
+            told(reason);
         }
         asked.extend(new);
         clock.sleep(LOOK).await;

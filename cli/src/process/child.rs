@@ -1,4 +1,4 @@
-//! The command that runs under the lease.
+//! A command that runs for as long as it may: while its lease is held, or its job is ours.
 
 #[cfg(unix)]
 use super::{
@@ -10,25 +10,97 @@ use crate::{
     exit::{Failure, NOT_EXECUTABLE, NOT_FOUND, OWN_FAILURE},
     shell,
     signals::{Signal, Signals},
-    target::Guard,
 };
-use leasehold::{Clock, Key, SystemClock};
-use std::{ffi::OsString, io, process::ExitStatus, time::Duration};
-use tokio::process::Command;
+use leasehold::{Clock, SystemClock};
+use std::{
+    ffi::OsString,
+    io,
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+use tokio::process::{ChildStderr, Command};
 
-/// How it came to its end.
+/// What the command is run for: said when this program was killed meanwhile.
+#[derive(Debug, Clone)]
+pub(crate) struct Reason(pub(crate) String);
+
+/// A command that is to be started.
 #[derive(Debug)]
-pub(crate) enum Ended {
-    Exited(u8),
-    /// The lease was lost; a signal that came meanwhile.
-    Lost(Option<Signal>),
+pub(crate) struct Start {
+    command: Command,
+    program: OsString,
+    reason: Reason,
+    kill_after: Duration,
+    /// It reads nothing from a terminal, so it may leave the terminal's foreground.
+    own_group: bool,
+    /// A file that goes with the command.
+    file: Option<PathBuf>,
+}
+
+impl Start {
+    /// The command, which finds in its environment what this program talks to.
+    pub(crate) fn new(
+        command: &[OsString],
+        config: &Config,
+        reason: Reason,
+        kill_after: Duration,
+    ) -> Result<Self, Failure> {
+        let [program, arguments @ ..] = command else { return Err(Failure::usage("there is no command to run")) };
+        let mut command = Command::new(program);
+        command.args(arguments);
+        // So that the program, called by the command, finds the same keys.
+        command.env("LEASEHOLD_NAMESPACE", config.namespace.value.as_str());
+        match &config.server {
+            Some(server) => command.env("LEASEHOLD_SERVER", &server.value),
+            None => command.env("LEASEHOLD_STORE", &config.store.value).env_remove("LEASEHOLD_SERVER"),
+        };
+        Ok(Self { command, program: program.clone(), reason, kill_after, own_group: false, file: None })
+    }
+
+    /// With a variable in its environment.
+    pub(crate) fn env(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.command.env(name, value.into());
+        self
+    }
+
+    /// Without one that this program was given itself.
+    pub(crate) fn without(mut self, name: &str) -> Self {
+        self.command.env_remove(name);
+        self
+    }
+
+    /// Reads this file, which is removed if this program is killed; what it says on stderr goes through a pipe.
+    pub(crate) fn reading(mut self, file: PathBuf) -> Result<Self, Failure> {
+        let input = std::fs::File::open(&file).map_err(|error| {
+            Failure::new(OWN_FAILURE, format!("the payload in {} cannot be read: {error}", file.display()))
+        })?;
+        self.command.stdin(input).stderr(Stdio::piped());
+        (self.own_group, self.file) = (true, Some(file));
+        Ok(self)
+    }
+
+    /// What it prints goes to stderr.
+    #[cfg(unix)]
+    pub(crate) fn printing_to_stderr(mut self) -> Self {
+        if let Ok(stderr) = std::os::fd::AsFd::as_fd(&io::stderr()).try_clone_to_owned() {
+            self.command.stdout(stderr);
+        }
+        self
+    }
+
+    #[cfg(not(unix))]
+    pub(crate) fn printing_to_stderr(mut self) -> Self {
+        self.command.stdout(Stdio::null());
+        self
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct Child {
     child: tokio::process::Child,
     /// Whether somebody has asked it to end, or us.
-    pub(super) asked: bool,
+    pub(crate) asked: bool,
     /// Ends the command if this process is killed. Whatever makes us forget the command without having waited for it ends
     /// it, too.
     #[cfg(unix)]
@@ -48,36 +120,18 @@ pub(crate) struct Child {
 }
 
 impl Child {
-    pub(crate) async fn start(
-        command: &[OsString],
-        guard: &Guard,
-        key: &Key,
-        config: &Config,
-        kill_after: Duration,
-    ) -> Result<Self, Failure> {
-        let [program, arguments @ ..] = command else { return Err(Failure::usage("there is no command to run")) };
-        let mut command = Command::new(program);
-        command.args(arguments).env("LEASEHOLD_LEASE", guard.lease_id());
-        command.env("LEASEHOLD_FENCE", guard.fence().to_string()).env("LEASEHOLD_KEY", as_argument(key));
-        if let Some(slot) = guard.slot() {
-            command.env("LEASEHOLD_SLOT", slot.to_string());
-        }
-        // So that the program, called by the command, finds the same key.
-        command.env("LEASEHOLD_NAMESPACE", config.namespace.value.as_str());
-        match &config.server {
-            Some(server) => command.env("LEASEHOLD_SERVER", &server.value),
-            None => command.env("LEASEHOLD_STORE", &config.store.value).env_remove("LEASEHOLD_SERVER"),
-        };
+    pub(crate) async fn start(start: Start) -> Result<Self, Failure> {
+        let Start { mut command, program, reason, kill_after, own_group, file } = start;
         #[cfg(unix)]
-        let mut supervisor = Supervisor::start(&key.to_string(), kill_after).await?;
+        let mut supervisor = Supervisor::start(&reason.0, kill_after, file.as_deref()).await?;
         #[cfg(unix)]
-        let group = supervisor.group().filter(|_| !io::IsTerminal::is_terminal(&io::stdin()));
+        let group = supervisor.group().filter(|_| own_group || !io::IsTerminal::is_terminal(&io::stdin()));
         #[cfg(unix)]
         if let Some(group) = group {
             command.process_group(group.as_raw_pid());
         }
         #[cfg(not(unix))]
-        let _ = kill_after;
+        let _ = (kill_after, own_group, reason, file);
         let child = command.spawn().map_err(|error| {
             let name = program.to_string_lossy();
             match error.kind() {
@@ -118,6 +172,11 @@ impl Child {
         status
             .map(code)
             .map_err(|error| Failure::new(OWN_FAILURE, format!("the command cannot be waited for: {error}")))
+    }
+
+    /// What it says on stderr, if that goes through a pipe.
+    pub(crate) fn stderr(&mut self) -> Option<ChildStderr> {
+        self.child.stderr.take()
     }
 
     /// It has ended, and what it has left behind on purpose may stay.
@@ -163,18 +222,25 @@ impl Child {
         };
     }
 
+    /// The group of processes that it is in, if that is its own.
+    #[cfg(unix)]
+    pub(crate) fn group(&self) -> Option<rustix::process::Pid> {
+        self.group
+    }
+
     /// Whether anything of it is left.
     #[cfg(unix)]
     fn is_left(&self) -> bool {
         self.group.is_some_and(|group| processes::has_others(group.as_raw_pid(), group.as_raw_pid()))
     }
 
-    /// Makes it end: asked first, killed when it takes too long. Returns when it is gone, with what came meanwhile.
+    /// Makes it end: asked first, killed when it takes too long. Returns when it is gone, with what came meanwhile: `signals`
+    /// are passed on, if somebody listens to them here.
     #[cfg(unix)]
     pub(crate) async fn stop(
         &mut self,
         kill_after: Duration,
-        signals: &mut Signals,
+        mut signals: Option<&mut Signals>,
     ) -> Result<Option<Signal>, Failure> {
         let clock = SystemClock::new();
         let deadline = clock.monotonic().plus(kill_after);
@@ -194,7 +260,7 @@ impl Child {
                     ended.map_err(|error| Failure::new(OWN_FAILURE, format!("the command cannot be waited for: {error}")))?;
                     gone = true;
                 }
-                signal = signals.next() => {
+                signal = next(&mut signals) => {
                     told = Some(signal);
                     self.pass_on(signal);
                 }
@@ -220,10 +286,19 @@ impl Child {
     pub(crate) fn resume(&mut self) {}
 
     #[cfg(not(unix))]
-    pub(crate) async fn stop(&mut self, _: Duration, _: &mut Signals) -> Result<Option<Signal>, Failure> {
+    pub(crate) async fn stop(&mut self, _: Duration, _: Option<&mut Signals>) -> Result<Option<Signal>, Failure> {
         let killed = self.child.kill().await;
         killed.map_err(|error| Failure::new(OWN_FAILURE, format!("the command cannot be killed: {error}")))?;
         Ok(None)
+    }
+}
+
+/// The next signal, if anybody listens.
+#[cfg(unix)]
+async fn next(signals: &mut Option<&mut Signals>) -> Signal {
+    match signals {
+        Some(signals) => signals.next().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -235,15 +310,7 @@ fn not_found(name: &str) -> String {
     }
 }
 
-fn as_argument(key: &Key) -> OsString {
-    #[cfg(unix)]
-    {
-        std::os::unix::ffi::OsStringExt::from_vec(key.as_bytes().to_vec())
-    }
-    #[cfg(not(unix))]
-    key.to_string().into()
-}
-
+/// Its exit code, or as a shell reports the signal that ended it.
 fn code(status: ExitStatus) -> u8 {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {

@@ -77,12 +77,15 @@ pub(crate) fn page() -> String {
     });
     let service = Notebook::default();
     described_in(include_str!("../../cli/src/serve/health.rs"), &service);
+    let work = Notebook::default();
+    described_in(include_str!("../../cli/src/jobs/work/health.rs"), &work);
     let mut text = String::from(
         "# Metrics\n\nGenerated from the code by `LEASEHOLD_UPDATE_DOCS=1 cargo test --test house`. How to export them is in \
          [GUIDE.md](GUIDE.md#export-metrics),\nand which of them to watch in [OPERATIONS.md](OPERATIONS.md#watching-it).\n",
     );
     section(&mut text, "Of the library", &notebook);
     section(&mut text, "Of the service", &service);
+    section(&mut text, "Of the program's `work`", &work);
     text
 }
 

@@ -12,10 +12,20 @@ use super::{
     segment::Entry,
     session::Session,
     whole::Wanted,
+    worker::Said,
 };
 use crate::{Error, ErrorKind, Fence, Result, clock::Timestamp, storage::Name};
 use bytes::Bytes;
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+use tokio_util::sync::CancellationToken;
 
 /// What the jobs of one claim have in common.
 #[derive(Debug)]
@@ -85,7 +95,7 @@ pub struct Job {
     stalls: u8,
     alone: bool,
     changes: Vec<PartChange>,
-    answered: bool,
+    answered: AtomicBool,
 }
 
 impl Job {
@@ -105,7 +115,7 @@ impl Job {
             stalls: taken.stalls,
             alone: taken.alone,
             changes: Vec::new(),
-            answered: false,
+            answered: AtomicBool::new(false),
         }
     }
 
@@ -311,36 +321,69 @@ impl Job {
     }
 
     fn answer(mut self, what: Answered) -> Answering {
-        let goes_back = matches!(
-            what,
-            Answered::Failed { for_good: false, .. } | Answered::Snoozed { .. } | Answered::Released { .. }
-        );
-        let mut patches = Vec::new();
-        if goes_back && !self.changes.is_empty() {
-            let job = Wanted { name: self.name, index: self.index, inline: self.content.inline.clone() };
-            patches.push(Patch { op: 0, job, changes: std::mem::take(&mut self.changes) });
-        }
-        let (shard, op) = self.take_op(what);
-        let told = shard.answer(vec![op], patches);
-        Answering::new(shard, told)
+        let changes = std::mem::take(&mut self.changes);
+        say(&self, what, changes)
     }
 
-    fn take_op(&mut self, what: Answered) -> (Arc<Shard>, Op) {
-        self.answered = true;
+    fn take_op(&self, what: Answered) -> (Arc<Shard>, Op) {
+        self.answered.store(true, SeqCst);
         let job = JobRef { segment: self.name.id, index: self.index };
         (Arc::clone(&self.attempt.shard), self.attempt.op(job, what))
     }
 
     /// For [`Queue::finish_all`](super::Queue::finish_all).
-    pub(crate) fn into_finished(mut self) -> Asked {
+    pub(crate) fn into_finished(self) -> Asked {
         let (shard, op) = self.take_op(Answered::Finished);
         Asked { shard, op }
     }
 }
 
+/// Queues an answer. What goes back to the queue may go with changed parts.
+fn say(job: &Job, what: Answered, changes: Vec<PartChange>) -> Answering {
+    let goes_back =
+        matches!(what, Answered::Failed { for_good: false, .. } | Answered::Snoozed { .. } | Answered::Released { .. });
+    let mut patches = Vec::new();
+    if goes_back && !changes.is_empty() {
+        let wanted = Wanted { name: job.name, index: job.index, inline: job.content.inline.clone() };
+        patches.push(Patch { op: 0, job: wanted, changes });
+    }
+    let (shard, op) = job.take_op(what);
+    let told = shard.answer(vec![op], patches);
+    Answering::new(shard, told)
+}
+
+/// For a worker, whose handler may still look at the job: answers for it unless that was done before.
+pub(crate) fn answer_once(job: &Job, said: &Said, changes: Vec<PartChange>) -> Option<Answering> {
+    if job.answered.swap(true, SeqCst) {
+        return None;
+    }
+    let backend = job.attempt.shard.queue.backend();
+    let what = match said {
+        Said::Finished => Answered::Finished,
+        Said::Failed { error, for_good } => job.failed(error, *for_good),
+        Said::Snoozed(pause) => {
+            let now = backend.store_time().unwrap_or_else(|| backend.clock.wall());
+            Answered::Snoozed { until: now.plus(*pause) }
+        }
+        Said::GivenBack => Answered::Released { ran: true },
+        Said::Cancelled => Answered::Cancelled,
+    };
+    Some(say(job, what, changes))
+}
+
+/// The shard that a job came from, and its place there.
+pub(crate) fn place(job: &Job) -> (&Arc<Shard>, JobRef) {
+    (&job.attempt.shard, JobRef { segment: job.name.id, index: job.index })
+}
+
+/// Cancelled when the session is lost under which the job was claimed.
+pub(crate) fn lost(job: &Job) -> CancellationToken {
+    job.attempt.session.cancellation()
+}
+
 impl Drop for Job {
     fn drop(&mut self) {
-        if !self.answered {
+        if !*self.answered.get_mut() {
             let (shard, op) = self.take_op(Answered::Released { ran: false });
             drop(shard.answer(vec![op], Vec::new()));
         }

@@ -43,7 +43,7 @@ pub struct Claim {
 
 /// Which parts of its jobs a claim brings.
 #[derive(Debug, Clone)]
-enum Parts {
+pub(crate) enum Parts {
     All,
     Named(Vec<String>),
 }
@@ -93,22 +93,11 @@ async fn claim(claim: Claim) -> Result<Vec<Job>> {
     let mut pause = shared.options.poll_interval;
     loop {
         let news = core.news.notified();
-        let since = core.inbox.looks();
-        let shards = usize::from(core.settings().await?.record().shards_ever);
-        let turn = core.next_turn();
-        let mut wakes: Option<Millis> = None;
-        for at in 0..shards {
-            let shard = core.shard(u8::try_from((turn + at) % shards).unwrap_or(0));
-            match shard.claim(most, since).await? {
-                Given::Jobs(granted) => return load(&shard, granted, &parts).await,
-                Given::Nothing { wakes_at } => wakes = [wakes, wakes_at].into_iter().flatten().min(),
-            }
-        }
-        // Nothing is due: is something of what is due later?
-        let ever = u16::try_from(shards).unwrap_or(u16::MAX);
-        if core.inbox.look_at_later(core.backend(), &core.layout, ever).await? {
-            continue;
-        }
+        let wakes = match round(&core, most, &parts).await? {
+            Round::Jobs(jobs) => return Ok(jobs),
+            Round::Again => continue,
+            Round::Nothing { wakes } => wakes,
+        };
         let now = shared.now();
         if now >= deadline {
             return Ok(Vec::new());
@@ -122,8 +111,41 @@ async fn claim(claim: Claim) -> Result<Vec<Job>> {
     }
 }
 
+/// What one look at all shards has brought.
+#[derive(Debug)]
+pub(crate) enum Round {
+    Jobs(Vec<Job>),
+    /// What is due later has become due meanwhile: look again at once.
+    Again,
+    /// Nothing can be claimed now; when a ledger says that there will be, by the store's time.
+    Nothing {
+        wakes: Option<Millis>,
+    },
+}
+
+/// Claims from the first shard that has something.
+pub(crate) async fn round(core: &Arc<Core>, most: u32, parts: &Parts) -> Result<Round> {
+    let since = core.inbox.looks();
+    let shards = usize::from(core.settings().await?.record().shards_ever);
+    let turn = core.next_turn();
+    let mut wakes: Option<Millis> = None;
+    for at in 0..shards {
+        let shard = core.shard(u8::try_from((turn + at) % shards).unwrap_or(0));
+        match shard.claim(most, since).await? {
+            Given::Jobs(granted) => return load(&shard, granted, parts).await.map(Round::Jobs),
+            Given::Nothing { wakes_at } => wakes = [wakes, wakes_at].into_iter().flatten().min(),
+        }
+    }
+    // Nothing is due: is something of what is due later?
+    let ever = u16::try_from(shards).unwrap_or(u16::MAX);
+    if core.inbox.look_at_later(core.backend(), &core.layout, ever).await? {
+        return Ok(Round::Again);
+    }
+    Ok(Round::Nothing { wakes })
+}
+
 /// How long there is nothing to look for.
-async fn until_next(core: &Core, wakes: Option<Millis>, pause: Duration, left: Duration) -> Duration {
+pub(crate) async fn until_next(core: &Core, wakes: Option<Millis>, pause: Duration, left: Duration) -> Duration {
     let now = core.backend().store_time().unwrap_or_else(|| core.backend().clock.wall());
     let due = core.inbox.next_due().await.map(|due| due.as_millis());
     let next = [wakes, due].into_iter().flatten().min();

@@ -11,6 +11,7 @@ use super::{
     session::Sessions,
     settings::{QueueRecord, QueueSettings, QueueSlot},
     slot::LedgerSlot,
+    worker::Beside,
 };
 use crate::{
     Error, ErrorKind, Leases, Namespace, Result, WriteId,
@@ -54,6 +55,8 @@ pub(crate) struct Shared {
     /// Committers that run, and what they have left to delete.
     pub(crate) tasks: TaskTracker,
     pub(crate) ids: Mutex<RisingIds>,
+    /// What workers have in hand.
+    pub(crate) beside: Arc<Beside>,
     queues: Mutex<HashMap<(Namespace, String), Arc<Core>>>,
 }
 
@@ -79,6 +82,7 @@ impl Shared {
             runtime: tokio::runtime::Handle::current(),
             tasks: TaskTracker::new(),
             ids: Mutex::default(),
+            beside: Arc::default(),
             queues: Mutex::default(),
         })
     }

@@ -73,6 +73,7 @@ mod session;
 mod settings;
 mod slot;
 mod whole;
+pub(crate) mod worker;
 
 pub use answer::{Answering, AttemptEnd, StaleAttempt};
 pub use attempt::Job;
@@ -87,3 +88,7 @@ pub use new::{ARGS, NewJob};
 pub use options::JobOptions;
 pub use queue::Queue;
 pub use settings::QueueSettings;
+pub use worker::{
+    CancelReason, IntoOutcome, JobContext, JobOutcome, KindOptions, RunningJob, Worker, WorkerBuilder, WorkerHealth,
+    WorkerState, typed, with_state,
+};

@@ -92,6 +92,12 @@ impl Queue {
         Claim::new(Arc::clone(&self.core), most)
     }
 
+    /// A worker for this queue: handlers that are run for its jobs. [`WorkerBuilder`](super::WorkerBuilder) says what else
+    /// can be set.
+    pub fn worker(&self) -> super::WorkerBuilder {
+        super::WorkerBuilder::new(&self.core)
+    }
+
     /// Finishes many jobs in one commit for each shard. What became of each comes in their order.
     pub async fn finish_all(&self, jobs: impl IntoIterator<Item = Job>) -> Result<Vec<AttemptEnd>> {
         answer_all(jobs.into_iter().map(Job::into_finished).collect()).await

@@ -23,6 +23,7 @@ use std::{
     },
     time::Duration,
 };
+use tokio_util::sync::CancellationToken;
 
 /// What the keys of sessions begin with, in the library's own namespace.
 pub(crate) const KEYS: &str = crate::lease::layout::SESSIONS;
@@ -33,6 +34,7 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     lease: LeaseId,
     owner: Arc<str>,
+    lost: CancellationToken,
     guard: Mutex<Option<Guard>>,
 }
 
@@ -44,6 +46,11 @@ impl Session {
     /// Whether this process may still believe in it.
     pub(crate) fn is_valid(&self) -> bool {
         self.guard().as_ref().is_some_and(Guard::is_valid)
+    }
+
+    /// Cancelled when the session is lost.
+    pub(crate) fn cancellation(&self) -> CancellationToken {
+        self.lost.child_token()
     }
 
     /// Under which a commit is made.
@@ -135,6 +142,7 @@ impl Sessions {
         }
         if let Some(lost) = current.take() {
             // Whoever finds its own session over frees its record at once.
+            lost.lost.cancel();
             drop(lost.guard().take());
         }
         let id = SessionId(self.backend.generator.bytes());
@@ -146,7 +154,8 @@ impl Sessions {
             }
         };
         let lease = guard.grant().lease_id();
-        let session = Arc::new(Session { id, lease, owner: Arc::clone(&self.owner), guard: Mutex::new(Some(guard)) });
+        let (owner, lost) = (Arc::clone(&self.owner), guard.cancellation());
+        let session = Arc::new(Session { id, lease, owner, lost, guard: Mutex::new(Some(guard)) });
         self.shards().clear();
         *current = Some(Arc::clone(&session));
         Ok(session)
@@ -154,6 +163,7 @@ impl Sessions {
 
     /// It was found over: never used again, and its record is freed at once.
     pub(crate) fn lose(&self, session: &Session) {
+        session.lost.cancel();
         drop(session.guard().take());
     }
 

@@ -7,3 +7,4 @@ mod events;
 mod inbox;
 mod processes;
 mod shared;
+mod workers;

@@ -5,7 +5,7 @@ use std::fs;
 
 /// Gives every file of a corpus to its target.
 fn replay(target: &str, check: impl Fn(&[u8])) {
-    let folder = format!("{}/fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
+    let folder = format!("{}/../../fuzz/corpus/{target}", env!("CARGO_MANIFEST_DIR"));
     let files: Vec<_> = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect();
     assert!(!files.is_empty(), "{folder} is empty");
     for file in files {

@@ -67,7 +67,7 @@ impl Client {
                 self.clock.sleep(Duration::from_micros((begin - now).unsigned_abs())).await;
                 continue;
             }
-            self.step().await;
+            Box::pin(self.step()).await;
             let pause = millis(&mut self.dice, 1..400);
             self.clock.sleep(pause).await;
         }
@@ -75,30 +75,30 @@ impl Client {
 
     async fn step(&mut self) {
         if self.plan.profile == Profile::Semaphore {
-            return self.semaphore().await;
+            return Box::pin(self.semaphore()).await;
         }
         if self.plan.profile == Profile::Operated && self.dice.random_range(0..3) == 0 {
-            return self.operate().await;
+            return Box::pin(self.operate()).await;
         }
         if self.plan.has("one_shot") && self.dice.random_range(0..5) == 0 {
-            return self.one_shot().await;
+            return Box::pin(self.one_shot()).await;
         }
         match self.dice.random_range(0..20) {
-            0..=4 => self.lease(Duration::ZERO).await,
+            0..=4 => Box::pin(self.lease(Duration::ZERO)).await,
             5..=8 => {
                 let mut wait = millis(&mut self.dice, 100..8000);
                 if self.plan.has("wrong") && self.dice.random_range(0..3) == 0 {
                     // Long enough to watch a lease do nothing.
                     wait *= 4;
                 }
-                self.lease(wait).await;
+                Box::pin(self.lease(wait)).await;
             }
-            9..=11 if self.plan.has("guard") => self.guard().await,
-            12 => self.look().await,
-            13 if self.plan.has("sweep") => self.sweep().await,
-            14..=17 if self.decides => self.transaction().await,
-            18 if self.decides => self.at_the_edge().await,
-            _ => self.lease(Duration::ZERO).await,
+            9..=11 if self.plan.has("guard") => Box::pin(self.guard()).await,
+            12 => Box::pin(self.look()).await,
+            13 if self.plan.has("sweep") => Box::pin(self.sweep()).await,
+            14..=17 if self.decides => Box::pin(self.transaction()).await,
+            18 if self.decides => Box::pin(self.at_the_edge()).await,
+            _ => Box::pin(self.lease(Duration::ZERO)).await,
         }
     }
 
@@ -117,8 +117,10 @@ impl Client {
         self.store.leases(place.namespace).expect("a good name")
     }
 
-    /// Gives up after a while, now and then.
+    /// Gives up after a while, now and then. Calls are boxed: unoptimised, the futures of all of them would not fit a
+    /// thread's stack.
     pub async fn patience<T>(&mut self, call: impl Future<Output = T>) -> Option<T> {
+        let mut call = Box::pin(call);
         let gives_up = self.dice.random_range(0..7) == 0;
         let after = Duration::from_micros(self.dice.random_range(0..300_000) << self.dice.random_range(0..4));
         if !gives_up || !self.plan.has("cancel") {
@@ -126,7 +128,7 @@ impl Client {
         }
         tokio::select! {
             biased;
-            done = call => Some(done),
+            done = &mut call => Some(done),
             () = self.clock.sleep(after) => {
                 self.world.note(format_args!("{} gives up", self.name));
                 None
@@ -159,7 +161,7 @@ impl Client {
         self.opened += 1;
         let Ok(store) = self.maker.again(self.opened * 64 + self.number).builder().open().await else { return };
         let before = std::mem::replace(&mut self.store, store);
-        self.lease(Duration::ZERO).await;
+        Box::pin(self.lease(Duration::ZERO)).await;
         self.store = before;
     }
 
@@ -177,7 +179,7 @@ impl Client {
             }
         };
         match self.patience(call).await {
-            Some(Ok(Acquired::Granted(grant))) => self.hold(leases_too, asked, grant).await,
+            Some(Ok(Acquired::Granted(grant))) => Box::pin(self.hold(leases_too, asked, grant)).await,
             Some(Ok(Acquired::Held(held))) => self.auditor.held(&owner, &held),
             Some(Err(error)) => self.world.note(format_args!("{}: {:?}", self.name, error.kind())),
             None => {}

@@ -117,7 +117,7 @@ fn no_promise_is_broken() {
         assert!(ran.violations.is_empty(), "{:#?}", ran.violations);
         return;
     }
-    let seeds = number("LEASEHOLD_SIM_SEEDS", 200);
+    let seeds = number("LEASEHOLD_SIM_SEEDS", 100);
     let from = number("LEASEHOLD_SIM_FROM", 0);
     report(simulate(from..from + seeds), seeds, Plan::new);
 }
@@ -125,7 +125,7 @@ fn no_promise_is_broken() {
 /// A tenth as many seeds as the others are run, each with a queue.
 #[test]
 fn no_job_is_lost() {
-    let seeds = number("LEASEHOLD_SIM_SEEDS", 200).div_ceil(10);
+    let seeds = number("LEASEHOLD_SIM_SEEDS", 100).div_ceil(10);
     let from = number("LEASEHOLD_SIM_FROM", 0);
     report(queue::simulate(from..from + seeds), seeds, Plan::of_queues);
 }

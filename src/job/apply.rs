@@ -14,6 +14,7 @@ mod doubt;
 mod finished;
 mod look;
 mod next;
+mod outbox;
 mod recover;
 mod spill;
 mod work;
@@ -79,6 +80,10 @@ pub(crate) enum Op {
     RaiseEpoch { candidates: Vec<SegmentId> },
     /// A slot of a schedule is due: its job is inserted, once.
     Insert { schedule: [u8; 16], slot: Millis, priority: i16, arguments: Bytes },
+    /// Events from the first of the outbox up to this one stand in an object of `seg/`, written under this `gc_epoch`.
+    SpillEvents { segment: SegmentId, epoch: u64, from: u64, through: u64 },
+    /// The events of such an object have been published.
+    SpillPublished { segment: SegmentId },
     /// Events up to this one have left the outbox.
     Published { through: u64 },
     /// This process has nothing in hand and none of its commits is in doubt: its row goes.
@@ -90,7 +95,7 @@ impl Op {
     /// it has landed. What names an object of `seg/` may have landed, ended, and its object been deleted.
     pub(crate) fn may_be_sent_again_in_doubt(&self) -> bool {
         match self {
-            Self::Spill(_) => false,
+            Self::Spill(_) | Self::SpillEvents { .. } => false,
             Self::Answer(answer) => answer.into.is_none(),
             _ => true,
         }

@@ -5,13 +5,16 @@
 
 use super::{
     id::{JobId, SegmentId, hash},
-    ledger::{Event, Happened, JobEvents, Reason},
+    ledger::{Event, Happened, JobEvents, Millis, Reason},
 };
 use crate::{
+    Error, Result,
     clock::Timestamp,
     stream::{Draft, MessageId, StreamName},
 };
-use serde_json::json;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 /// What the names of these streams begin with.
 const JOBS: &str = "jobs";
@@ -48,17 +51,44 @@ impl JobEvents {
     }
 }
 
-/// The messages of one event: one for each job, with the stream that it belongs to. `id` knows by which id a job in that
-/// place was enqueued.
-pub(crate) fn drafts(
-    queue: &str,
-    shard: u8,
-    event: &Event,
-    id: impl Fn(SegmentId, u16) -> JobId,
-) -> Vec<(String, Draft)> {
+/// What is told of one job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Told {
+    pub(crate) stream: String,
+    id: MessageId,
+    at_ms: Millis,
+    job: JobId,
+    body: Value,
+}
+
+impl Told {
+    pub(crate) fn draft(&self) -> Draft {
+        let draft = Draft::new(self.stream.as_str(), self.body.to_string()).key(self.job.to_string());
+        draft.time(Timestamp::from_millis(self.at_ms)).id(self.id)
+    }
+}
+
+/// As an object holds them, one a line.
+pub(crate) fn to_lines(told: &[Told]) -> Result<Bytes> {
+    let mut lines = Vec::new();
+    for one in told {
+        serde_json::to_writer(&mut lines, one)
+            .map_err(|error| Error::corrupt(format!("an event cannot be written: {error}")))?;
+        lines.push(b'\n');
+    }
+    Ok(lines.into())
+}
+
+/// What [`to_lines`] has written.
+pub(crate) fn from_lines(lines: &[u8]) -> Result<Vec<Told>> {
+    let told = serde_json::Deserializer::from_slice(lines).into_iter().collect::<std::result::Result<_, _>>();
+    told.map_err(|error| Error::corrupt(format!("events that waited for their stream cannot be read: {error}")))
+}
+
+/// What there is to tell of one event: one message for each job. `id` knows by which id a job in that place was enqueued.
+pub(crate) fn told(queue: &str, shard: u8, event: &Event, id: impl Fn(SegmentId, u16) -> JobId) -> Vec<Told> {
     let [terminal, retry] = streams(queue);
     let stream = if is_terminal(event.what) { terminal } else { retry };
-    let at = Timestamp::from_millis(event.at);
     let one = |index: u16| {
         let job = id(event.segment, index);
         let mut body = json!({ "queue": queue, "job": job, "event": name(event.what), "at_ms": event.at });
@@ -70,8 +100,8 @@ pub(crate) fn drafts(
             Happened::Duplicate(of) => body["duplicate_of"] = json!(id(of.segment, of.index)),
             _ => {}
         }
-        let draft = Draft::new(stream.as_str(), body.to_string()).key(job.to_string()).time(at);
-        (stream.clone(), draft.id(message_id(queue, shard, event, index)))
+        let id = message_id(queue, shard, event, index);
+        Told { stream: stream.clone(), id, at_ms: event.at, job, body }
     };
     (event.range.from..event.range.to).map(one).collect()
 }
@@ -130,10 +160,12 @@ mod tests {
         let segment = SegmentId::of_request("q", "7", 0, 1, Class::Normal);
         let range = Range { from: 2, to: 5 };
         let event = Event { number: 9, segment, range, what: Happened::Finished, at: 1_000, fence: None };
-        let ids = |event: &Event| drafts("q", 1, event, SegmentId::job).iter().map(|(_, draft)| draft.id).collect();
-        let first: Vec<Option<MessageId>> = ids(&event);
+        let all_told = told("q", 1, &event, SegmentId::job);
+        assert_eq!(from_lines(&to_lines(&all_told).unwrap()).unwrap(), all_told);
+        let ids = |event: &Event| told("q", 1, event, SegmentId::job).iter().map(|told| told.id).collect();
+        let first: Vec<MessageId> = ids(&event);
         assert_eq!(first, ids(&event));
-        let second: Vec<Option<MessageId>> = ids(&Event { number: 10, ..event });
+        let second: Vec<MessageId> = ids(&Event { number: 10, ..event });
         let all: std::collections::BTreeSet<_> = first.iter().chain(&second).collect();
         assert_eq!(all.len(), 6);
     }

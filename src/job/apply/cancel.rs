@@ -75,16 +75,6 @@ impl Work<'_> {
         Outcome::Done
     }
 
-    pub(super) fn published(&mut self, through: u64) -> Outcome {
-        let before = self.ledger.outbox.len();
-        self.ledger.outbox.retain(|event| event.number > through);
-        if self.ledger.outbox.len() == before {
-            return Outcome::Nothing;
-        }
-        self.changed = true;
-        Outcome::Done
-    }
-
     pub(super) fn close_session(&mut self) -> Outcome {
         let Some(ticket) = &self.context.session else { return Outcome::Nothing };
         if self.holds(ticket.id) {

@@ -1,14 +1,14 @@
 //! A ledger while it is being changed, with the indexes that make finding fast.
 
-use super::{Applied, Context, Op, Outcome};
+use super::{Applied, Context, Op, Outcome, outbox};
 use crate::{
     Fence,
     job::{
         id::SegmentId,
         layout::{Place, SegmentName},
         ledger::{
-            ClaimId, Event, Finished, Happened, JobRef, Ledger, Millis, Range, Row, Run, Session, SessionId, Traits,
-            Why, insert_range,
+            ClaimId, Finished, Happened, JobRef, Ledger, Millis, Range, Row, Run, Session, SessionId, Traits, Why,
+            insert_range,
         },
     },
 };
@@ -38,7 +38,7 @@ pub(super) struct Work<'a> {
     /// Rows with numbers from here on are new in this commit.
     pub(super) first_new: u32,
     /// Events with numbers from here on are new in this commit.
-    first_event: u64,
+    pub(super) first_event: u64,
     /// Positions of rows; none is removed before the end.
     rows: HashMap<SegmentId, usize>,
     finished: Option<HashMap<SegmentId, usize>>,
@@ -50,6 +50,8 @@ pub(super) struct Work<'a> {
     /// Bytes of error texts.
     errors: Option<usize>,
     pub(super) closing: bool,
+    /// Objects of `seg/` that nobody names from this commit on.
+    pub(super) unnamed: Vec<SegmentId>,
 }
 
 pub(super) fn millis(duration: Duration) -> Millis {
@@ -100,6 +102,7 @@ impl<'a> Work<'a> {
             unique_by_job: None,
             errors: None,
             closing: false,
+            unnamed: Vec::new(),
         }
     }
 
@@ -124,7 +127,11 @@ impl<'a> Work<'a> {
             Op::Insert { schedule, slot, priority, arguments } => {
                 self.insert_slot(*schedule, *slot, *priority, arguments)
             }
-            Op::Published { through } => self.published(*through),
+            Op::SpillEvents { segment, epoch, from, through } => {
+                outbox::spill_events(self, *segment, *epoch, *from, *through)
+            }
+            Op::SpillPublished { segment } => outbox::spill_published(self, *segment),
+            Op::Published { through } => outbox::published(self, *through),
             Op::Close => self.close_session(),
         }
     }
@@ -321,25 +328,6 @@ impl<'a> Work<'a> {
         self.changed = true;
     }
 
-    pub(super) fn event(&mut self, segment: SegmentId, range: Range, what: Happened, fence: Option<Fence>) {
-        if !self.ledger.policy.events.tells(what) {
-            return;
-        }
-        let at = self.now;
-        // Never into an event of an earlier commit: it may have been published as it was.
-        if let Some(last) = self.ledger.outbox.last_mut()
-            && last.number >= self.first_event
-            && (last.segment, last.what, last.at, last.fence) == (segment, what, at, fence)
-            && last.range.to == range.from
-        {
-            last.range.to = range.to;
-            return;
-        }
-        let number = self.ledger.next_event;
-        self.ledger.next_event = number.saturating_add(1);
-        self.ledger.outbox.push(Event { number, segment, range, what, at, fence });
-    }
-
     /// An error text as far as there is room for it: jobs are never dropped, texts are.
     pub(super) fn keep_error(&mut self, error: Option<&Arc<str>>) -> Option<Arc<str>> {
         let error = error?;
@@ -371,7 +359,7 @@ impl<'a> Work<'a> {
     /// Takes out what is over, and signs.
     pub(super) fn close(mut self, outcomes: Vec<Outcome>) -> Applied {
         self.sort_all();
-        let (mut finished, mut unnamed) = (Vec::new(), Vec::new());
+        let (mut finished, mut unnamed) = (Vec::new(), std::mem::take(&mut self.unnamed));
         let (now, list) = (self.now, &mut self.ledger.finished);
         self.ledger.rows.retain(|row| {
             if row.open > 0 {
@@ -442,6 +430,7 @@ impl<'a> Work<'a> {
             + ledger.cancelling.len() * 24
             + ledger.unique.len() * 56
             + ledger.outbox.len() * 64
+            + ledger.outbox_spills.len() * 18
     }
 
     /// How many jobs wait that have been claimed before, in runs.

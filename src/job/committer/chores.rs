@@ -1,7 +1,7 @@
 //! What a ledger wants to have done beside what callers ask for: deletes that nobody confirmed, entries that may leave the
 //! finished list, names that came back.
 
-use super::{Desk, Shard};
+use super::{Desk, Shard, publish};
 use crate::job::{
     apply::Op,
     inbox::{Age, Look},
@@ -39,6 +39,12 @@ impl Chores<'_> {
         match self.shard.spill(self.ledger, self.now).await {
             Ok(spills) => extra.extend(spills),
             Err(error) => tracing::warn!(%error, "retries could not be spilled: the next commit tries again"),
+        }
+        match publish::spill(self.shard, self.ledger).await {
+            Ok(spill) => extra.extend(spill),
+            Err(error) => {
+                tracing::warn!(%error, "events could not be moved out of the ledger: the next commit tries again")
+            }
         }
         if desk.swept.is_none_or(|last| moment.since(last) >= ORPHANS) && desk.swept.replace(moment).is_some() {
             match self.shard.orphans(self.ledger).await {

@@ -1,15 +1,26 @@
-//! Publishing the events of jobs: after the commit in which they happened, beside the next one.
+//! Publishing the events of jobs: after the commit in which they happened, beside the next one. While their stream cannot be
+//! written, they move from the ledger to objects of `seg/`, so that the ledger does not grow.
 
-use super::Shard;
+use super::{Shard, seg::new_segment};
 use crate::{
     Result,
-    job::{apply::Op, events, id::SegmentId, ledger::Ledger},
-    stream::{Draft, Streams},
+    job::{
+        apply::Op,
+        events::{self, Told},
+        id::{Class, SegmentId},
+        layout::{Place, SegmentName},
+        ledger::Ledger,
+    },
+    storage::Name,
+    stream::Streams,
 };
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     sync::{Arc, MutexGuard, PoisonError},
 };
+
+/// More events than this do not wait in the ledger.
+const WAITING: usize = 1000;
 
 /// What of the outbox this process has in hand.
 #[derive(Debug, Default)]
@@ -18,13 +29,29 @@ pub(in crate::job) struct Publishing {
     taken: u64,
     /// Events up to this one are published.
     published: u64,
-    /// The last event of each batch, and its messages with their streams.
-    drafts: Vec<(u64, Vec<(String, Draft)>)>,
+    /// What is to be published, with the number of its last event.
+    batches: Vec<(u64, Vec<Told>)>,
+    /// Objects of `seg/` that are to be published, and all that were taken.
+    spills: Vec<SegmentId>,
+    seen: HashSet<SegmentId>,
+    /// The last try has failed.
+    failing: bool,
     running: bool,
 }
 
 fn state(shard: &Shard) -> MutexGuard<'_, Publishing> {
     shard.publishing.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn tell(shard: &Shard, ledger: &Ledger, after: u64) -> Option<(u64, Vec<Told>)> {
+    let segments = &shard.queue.shared.segments;
+    let id = |segment: SegmentId, index: u16| {
+        let known = segments.known(segment).and_then(|loaded| loaded.table.id(index));
+        known.unwrap_or_else(|| segment.job(index))
+    };
+    let new = || ledger.outbox.iter().filter(|event| event.number > after);
+    let last = new().next_back()?.number;
+    Some((last, new().flat_map(|event| events::told(&shard.queue.name, shard.number, event, id)).collect()))
 }
 
 /// Takes what is new in the outbox, while it is known which jobs it is about, and publishes it.
@@ -38,19 +65,21 @@ pub(super) fn publish(shard: &Arc<Shard>, ledger: &Ledger) {
         // The commit that should have taken them out has failed.
         shard.ride([Op::Published { through: publishing.published }]);
     }
-    let taken = publishing.taken;
-    let new: Vec<_> = ledger.outbox.iter().filter(|event| event.number > taken).collect();
-    if let Some(last) = new.last() {
-        let segments = &shard.queue.shared.segments;
-        let id = |segment: SegmentId, index: u16| {
-            let known = segments.known(segment).and_then(|loaded| loaded.table.id(index));
-            known.unwrap_or_else(|| segment.job(index))
-        };
-        let drafts = new.iter().flat_map(|event| events::drafts(&shard.queue.name, shard.number, event, id));
-        publishing.taken = last.number;
-        publishing.drafts.push((last.number, drafts.collect()));
+    publishing.seen.retain(|spill| ledger.outbox_spills.contains(spill));
+    for spill in &ledger.outbox_spills {
+        if publishing.seen.insert(*spill) {
+            publishing.spills.push(*spill);
+        }
     }
-    if publishing.drafts.is_empty() || std::mem::replace(&mut publishing.running, true) {
+    // What has left the outbox is published, or will be from the object that it stands in now.
+    let oldest = ledger.outbox.first().map_or(ledger.next_event, |event| event.number);
+    publishing.batches.retain(|(last, _)| *last >= oldest);
+    if let Some(batch) = tell(shard, ledger, publishing.taken) {
+        publishing.taken = batch.0;
+        publishing.batches.push(batch);
+    }
+    let idle = publishing.batches.is_empty() && publishing.spills.is_empty();
+    if idle || std::mem::replace(&mut publishing.running, true) {
         return;
     }
     drop(publishing);
@@ -58,43 +87,80 @@ pub(super) fn publish(shard: &Arc<Shard>, ledger: &Ledger) {
     shared.tasks.spawn_on(run(Arc::clone(shard)), &shared.runtime);
 }
 
+/// One object, or all that waits in the ledger, at a time, and what is older first.
 async fn run(shard: Arc<Shard>) {
     loop {
-        let batch = {
+        let (spill, batches) = {
             let mut publishing = state(&shard);
-            if publishing.drafts.is_empty() {
+            publishing.failing = false;
+            let spill = (!publishing.spills.is_empty()).then(|| publishing.spills.remove(0));
+            let batches = if spill.is_some() { Vec::new() } else { std::mem::take(&mut publishing.batches) };
+            if spill.is_none() && batches.is_empty() {
                 publishing.running = false;
                 return;
             }
-            std::mem::take(&mut publishing.drafts)
+            (spill, batches)
         };
-        match append(&shard, &batch).await {
-            Ok(()) => {
-                let through = batch.iter().map(|(through, _)| *through).max().unwrap_or(0);
+        let done = match spill {
+            Some(spill) => publish_spill(&shard, spill).await,
+            None => append(&shard, batches.iter().flat_map(|(_, told)| told)).await,
+        };
+        if let Err(error) = done {
+            // They stay in the ledger as well: whoever commits after this process publishes them.
+            tracing::warn!(%error, queue = %shard.queue.name, "events of jobs could not be published: tried again after the next commit");
+            let mut publishing = state(&shard);
+            (publishing.failing, publishing.running) = (true, false);
+            publishing.spills.splice(0..0, spill);
+            publishing.batches.splice(0..0, batches);
+            return;
+        }
+        match spill {
+            Some(segment) => shard.ride([Op::SpillPublished { segment }]),
+            None => {
+                let through = batches.last().map_or(0, |(through, _)| *through);
                 state(&shard).published = through;
                 shard.ride([Op::Published { through }]);
-            }
-            Err(error) => {
-                // They stay in the ledger as well: whoever commits after this process publishes them.
-                tracing::warn!(%error, queue = %shard.queue.name, "events of jobs could not be published: tried again after the next commit");
-                let mut publishing = state(&shard);
-                publishing.running = false;
-                let newer = std::mem::replace(&mut publishing.drafts, batch);
-                publishing.drafts.extend(newer);
-                return;
             }
         }
     }
 }
 
-async fn append(shard: &Shard, batch: &[(u64, Vec<(String, Draft)>)]) -> Result<()> {
+async fn append(shard: &Shard, told: impl Iterator<Item = &Told>) -> Result<()> {
     let streams = Streams::new(Arc::clone(&shard.queue.shared.streams), shard.queue.namespace.clone());
-    let mut by_stream: BTreeMap<&str, Vec<Draft>> = BTreeMap::new();
-    for (stream, draft) in batch.iter().flat_map(|(_, drafts)| drafts) {
-        by_stream.entry(stream).or_default().push(draft.clone());
+    let mut by_stream: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+    for told in told {
+        by_stream.entry(&told.stream).or_default().push(told.draft());
     }
     for (stream, drafts) in by_stream {
         streams.stream(stream)?.publish_many(drafts).await?;
     }
     Ok(())
+}
+
+fn path(shard: &Shard, segment: SegmentId) -> Option<Name> {
+    shard.queue.layout.segment(&SegmentName { id: segment, place: Place::Seg, jobs: 0 }).map(Name::new)
+}
+
+async fn publish_spill(shard: &Shard, segment: SegmentId) -> Result<()> {
+    let Some(path) = path(shard, segment) else { return Ok(()) };
+    let Some(there) = shard.queue.backend().get_large(&path).await? else {
+        tracing::error!(%path, "events that waited for their stream are gone");
+        return Ok(());
+    };
+    append(shard, events::from_lines(&there.body)?.iter()).await
+}
+
+/// Moves events that cannot be published to an object, if there are many.
+pub(super) async fn spill(shard: &Shard, ledger: &Ledger) -> Result<Option<Op>> {
+    if ledger.outbox.len() <= WAITING || !state(shard).failing {
+        return Ok(None);
+    }
+    let Some((from, (through, told))) = ledger.outbox.first().map(|first| first.number).zip(tell(shard, ledger, 0))
+    else {
+        return Ok(None);
+    };
+    let segment = new_segment(shard, Class::Normal);
+    let Some(path) = path(shard, segment) else { return Ok(None) };
+    shard.put_confirmed(&path, &events::to_lines(&told)?).await?;
+    Ok(Some(Op::SpillEvents { segment, epoch: ledger.gc_epoch, from, through }))
 }

@@ -33,6 +33,13 @@ pub(crate) struct Patch {
     pub(crate) changes: Vec<PartChange>,
 }
 
+/// A name for an object of `seg/` that nobody has had.
+pub(super) fn new_segment(shard: &Shard, class: Class) -> SegmentId {
+    let mut ids = shard.queue.shared.ids.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let now = Timestamp::from_millis(shard.now());
+    ids.next(now, shard.number, class, &*shard.queue.backend().generator)
+}
+
 impl Shard {
     /// Writes the jobs whose parts change, and puts into each answer where its job lives on.
     pub(super) async fn patch(&self, ledger: &Ledger, pending: &mut [Pending]) -> Result<()> {
@@ -110,12 +117,8 @@ impl Shard {
     async fn put_seg(&self, class: Class, jobs: &[NewJob]) -> Result<(SegmentId, Encoded)> {
         let backend = self.queue.backend();
         let now = Timestamp::from_millis(self.now());
-        let generator = &*backend.generator;
-        let segment = {
-            let mut ids = self.queue.shared.ids.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            ids.next(now, self.number, class, generator)
-        };
-        let write_id = WriteId::random(generator);
+        let segment = new_segment(self, class);
+        let write_id = WriteId::random(&*backend.generator);
         let pack = self.queue.shared.options.pack;
         let head = Head { segment, write_id, made: now, txn: None, request: false, source: None, pack };
         let encoded = encode(&head, jobs)?;

@@ -127,3 +127,38 @@ async fn what_a_process_left_behind_is_published_by_the_next_and_has_the_same_id
     assert_eq!(once.len(), 3, "what came twice has the same id: {after:?}");
     assert!(before.iter().all(|(id, event)| once[id] == event));
 }
+
+#[tokio::test]
+async fn many_events_wait_outside_of_the_ledger_and_are_published_in_the_end() {
+    let world = World::new();
+    let store = world.process(1).await;
+    let queue = telling(&world, &store, JobEvents::Terminal).await;
+    world.fault(Rule::always(Op::Put, Fault::Refuse(Answer::Status(403))).on("/stream/"));
+    queue.enqueue_many(jobs(3000)).await.unwrap();
+    let mut done = 0;
+    // Every second one, so that no two events can be one.
+    while done < 3000 {
+        let (even, odd): (Vec<_>, Vec<_>) =
+            queue.claim(600).await.unwrap().into_iter().enumerate().partition(|(at, _)| at % 2 == 0);
+        for half in [even, odd] {
+            done += half.len();
+            let ends = queue.finish_all(half.into_iter().map(|(_, job)| job)).await.unwrap();
+            assert!(ends.iter().all(|end| end.is_accepted()));
+            calm().await;
+        }
+    }
+    assert!(!world.names("/seg/").is_empty(), "they were moved out");
+    world.0.store.faults().clear();
+    queue.enqueue_many(jobs(2)).await.unwrap();
+    for _ in 0..3 {
+        work_down(&queue).await;
+        calm().await;
+        queue.enqueue_many(jobs(1)).await.unwrap();
+    }
+    let told = told(&store, "jobs.emails.terminal").await;
+    let once: std::collections::BTreeSet<&str> = told.iter().map(|(_, event)| event["job"].as_str().unwrap()).collect();
+    assert!(once.len() >= 3002, "{} of {} messages", once.len(), told.len());
+    work_down(&queue).await;
+    calm().await;
+    assert_eq!(world.names("/seg/"), Vec::<String>::new(), "what was published is deleted");
+}

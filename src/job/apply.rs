@@ -12,18 +12,21 @@ mod claim;
 mod dead;
 mod doubt;
 mod finished;
+mod letters;
 mod look;
 mod next;
 mod outbox;
 mod recover;
 mod spill;
+mod verbs;
 mod work;
 
 pub(crate) use absorb::HORIZON;
 pub(crate) use answer::{Answer, Answered, Home};
 pub(crate) use claim::Taken;
 pub(crate) use doubt::{Attempt, Verdict, verdict};
-pub(crate) use look::{Depth, Found};
+pub(crate) use letters::{Redrive, TakeLetters};
+pub(crate) use look::{Depth, Found, HOUR, jobs_of};
 pub(crate) use next::ToSpill;
 pub(crate) use spill::{Moving, Spill};
 
@@ -64,6 +67,18 @@ pub(crate) enum Op {
     Cancel { job: JobRef, in_inbox: bool },
     /// One waiting job is held back, or no longer.
     Pause { job: JobRef, paused: bool },
+    /// One job of a live segment that is unread becomes claimable, however late it is due.
+    OpenOne { index: u16, facts: Arc<Facts> },
+    /// One waiting job is due now.
+    RunNow { job: JobRef },
+    /// Everything that waits is ended as cancelled.
+    Purge,
+    /// A segment that the inbox shows is ended as cancelled, and never read.
+    Discard { name: SegmentName },
+    /// Dead letters are taken out of their object: put back into the queue, or given up.
+    TakeLetters(Arc<TakeLetters>),
+    /// The delete of an object of dead letters was confirmed.
+    LettersGone { plan: WriteId },
     /// How many jobs of a key may run at once; none for what the queue says.
     Limit { key: u64, most: Option<u32> },
     /// The delete of a finished segment, unconfirmed since then, was confirmed for that very name.
@@ -96,6 +111,7 @@ impl Op {
     pub(crate) fn may_be_sent_again_in_doubt(&self) -> bool {
         match self {
             Self::Spill(_) | Self::SpillEvents { .. } => false,
+            Self::TakeLetters(take) => take.into.is_none(),
             Self::Answer(answer) => answer.into.is_none(),
             _ => true,
         }
@@ -152,6 +168,17 @@ pub(crate) enum Outcome {
     Spilled {
         moved: u16,
     },
+    /// So many waiting jobs were ended.
+    Purged {
+        jobs: u64,
+    },
+    /// These were taken out of an object of dead letters, by index; so many others are left in it.
+    LettersTaken {
+        taken: Vec<u16>,
+        left: u16,
+    },
+    /// What it is about is being written: try again.
+    NotYet,
     /// Marked; its handler is told.
     Asked,
     /// Lives on in a segment of `seg/` whose span covers its id.
@@ -179,6 +206,8 @@ pub(crate) enum Full {
     DeadList,
     Moves,
     Cancels,
+    /// Objects of dead letters of which only a part was taken.
+    Letters,
 }
 
 /// Why a claim was given nothing.
@@ -248,6 +277,7 @@ pub(crate) struct Caps {
     pub(crate) moves: usize,
     pub(crate) unique: usize,
     pub(crate) cancels: usize,
+    pub(crate) letters: usize,
     /// Of all error texts together.
     pub(crate) errors: usize,
 }
@@ -267,6 +297,7 @@ impl Default for Caps {
             moves: 1024,
             unique: 16_384,
             cancels: 4096,
+            letters: 512,
             errors: 64 << 10,
         }
     }

@@ -14,8 +14,10 @@ mod plan;
 mod plans;
 mod publish;
 mod seg;
+mod take_in;
 
 pub(crate) use seg::{PartChange, Patch};
+pub(crate) use take_in::{Taking, take_in};
 
 use super::{
     apply::{Op, Outcome, Taken},

@@ -247,15 +247,26 @@ impl Core {
     }
 
     /// Changes what the queue is set to. New shards have their ledgers before `queue.json` shows them.
-    pub(crate) async fn change_settings(self: &Arc<Self>, settings: QueueSettings) -> Result<Arc<Known>> {
-        settings.validate()?;
+    /// `to` says what they become, given what they are: it may be asked more than once.
+    pub(crate) async fn change_settings(
+        self: &Arc<Self>,
+        to: impl Fn(&QueueSettings) -> QueueSettings,
+    ) -> Result<Arc<Known>> {
         let before = self.settings_now().await?;
+        let settings = to(&before.record().settings);
+        settings.validate()?;
         self.make_ledgers(0..settings.shards, before.revision(), &settings).await?;
         let mut kept = self.settings.lock().await;
         let base = Some(Arc::new(before.seen.clone()));
         let mut change: Change<QueueSlot, ()> = Change::new(self.backend(), self.slot(), base, self.patience());
         let done = change.run(|there, stamp| match there {
-            Some(there) => Ok(((), Plan::<_, ()>::Write(there.record().changed(stamp, settings.clone())))),
+            Some(there) => {
+                let now = to(&there.record().settings);
+                now.validate()?;
+                // Its ledgers were made for what was read first.
+                let shards = now.shards.min(there.record().shards_ever.max(settings.shards));
+                Ok(((), Plan::<_, ()>::Write(there.record().changed(stamp, QueueSettings { shards, ..now }))))
+            }
             None => Err(Error::corrupt(format!("{} is gone: write it again", self.layout.settings()))),
         });
         match done.await? {

@@ -1,20 +1,19 @@
-//! Looking a job up, cancelling it, and counting them.
+//! Looking a job up, and cancelling it.
 
 use super::{
     apply::{Found, Op, Outcome},
     core::Core,
     fetch::{Loaded, Read},
     id::{JobId, SegmentId},
-    inbox::unknown,
-    layout::{Listed, Place, SegmentName},
+    layout::{Listed, SegmentName},
     ledger::{JobRef, Ledger, Why},
 };
 use crate::{Error, Fence, Result, clock::Timestamp, storage::cas::Seen};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// What a job is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum JobState {
@@ -65,8 +64,36 @@ pub struct JobInfo {
     pub fence: Option<Fence>,
     /// What kind of job it is.
     pub kind: Option<String>,
+    /// On whose behalf.
+    pub tenant: Option<String>,
+    /// By which it is limited.
+    pub key: Option<String>,
+    /// Lower ones come first.
+    pub priority: i16,
     /// The caller's own id.
     pub caller_id: Option<String>,
+}
+
+impl JobInfo {
+    pub(super) fn new(id: JobId) -> Self {
+        Self {
+            id,
+            state: JobState::Finished,
+            attempts: 0,
+            stalls: 0,
+            enqueued_at: None,
+            due_at: None,
+            running_since: None,
+            last_error: None,
+            owner: None,
+            fence: None,
+            kind: None,
+            tenant: None,
+            key: None,
+            priority: 0,
+            caller_id: None,
+        }
+    }
 }
 
 /// What became of a cancel.
@@ -85,37 +112,14 @@ pub enum Cancelled {
     NotFound,
 }
 
-/// How many jobs there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[non_exhaustive]
-pub struct QueueDepth {
-    /// Due, and not running.
-    pub available: u64,
-    /// Due later.
-    pub scheduled: u64,
-    /// Waiting for their next attempt.
-    pub retrying: u64,
-    /// Held back.
-    pub paused: u64,
-    /// In the hands of processes.
-    pub running: u64,
-    /// On their way to the dead letters.
-    pub burying: u64,
-    /// The inbox has more than was listed: there are at least this many.
-    pub at_least: bool,
-    /// When the one that waits longest was or will be due.
-    #[serde(rename = "oldest_due_ms")]
-    pub oldest_due: Option<Timestamp>,
-}
-
 /// Where a job is.
-enum Where {
+pub(super) enum Where {
     Ledger(Arc<Seen<Ledger>>, JobRef, Found),
     Inbox(SegmentName),
     Nowhere,
 }
 
-async fn locate(core: &Arc<Core>, id: JobId) -> Result<Where> {
+pub(super) async fn locate(core: &Arc<Core>, id: JobId) -> Result<Where> {
     let ever = core.settings().await?.record().shards_ever;
     if u16::from(id.segment().shard()) >= ever {
         return Ok(Where::Nowhere);
@@ -155,12 +159,12 @@ async fn index_in(core: &Core, ledger: &Ledger, segment: SegmentId, id: JobId) -
     Ok((0..loaded.facts.jobs).find(|index| loaded.table.id(*index) == Some(id)))
 }
 
-async fn table(core: &Core, ledger: &Ledger, segment: SegmentId) -> Result<Option<Arc<Loaded>>> {
+pub(super) async fn table(core: &Core, ledger: &Ledger, segment: SegmentId) -> Result<Option<Arc<Loaded>>> {
     let Some(row) = ledger.row_of(segment) else { return Ok(None) };
     read(core, &row.name).await
 }
 
-async fn read(core: &Core, name: &SegmentName) -> Result<Option<Arc<Loaded>>> {
+pub(super) async fn read(core: &Core, name: &SegmentName) -> Result<Option<Arc<Loaded>>> {
     Ok(match core.shared.segments.read(core.backend(), &core.layout, name).await? {
         Read::Loaded(loaded) => Some(loaded),
         _ => None,
@@ -183,20 +187,7 @@ async fn in_inbox(core: &Core, segment: SegmentId) -> Result<Option<SegmentName>
 
 pub(crate) async fn get(core: &Arc<Core>, id: JobId) -> Result<Option<JobInfo>> {
     let now = core.backend().store_time().unwrap_or_else(|| core.backend().clock.wall());
-    let mut info = JobInfo {
-        id,
-        state: JobState::Finished,
-        attempts: 0,
-        stalls: 0,
-        enqueued_at: None,
-        due_at: None,
-        running_since: None,
-        last_error: None,
-        owner: None,
-        fence: None,
-        kind: None,
-        caller_id: None,
-    };
+    let mut info = JobInfo::new(id);
     match locate(core, id).await? {
         Where::Nowhere => return Ok(None),
         Where::Inbox(name) => {
@@ -223,7 +214,7 @@ pub(crate) async fn get(core: &Arc<Core>, id: JobId) -> Result<Option<JobInfo>> 
     Ok(Some(info))
 }
 
-fn describe(info: &mut JobInfo, loaded: &Loaded, index: u16) {
+pub(super) fn describe(info: &mut JobInfo, loaded: &Loaded, index: u16) {
     let Some(entry) = loaded.table.jobs.get(usize::from(index)) else { return };
     info.enqueued_at = Some(loaded.table.made);
     info.due_at = Some(entry.due);
@@ -231,15 +222,18 @@ fn describe(info: &mut JobInfo, loaded: &Loaded, index: u16) {
     info.stalls = u32::from(entry.history.stalls);
     info.last_error = entry.history.error.as_deref().map(str::to_owned);
     info.kind = entry.kind.as_deref().map(str::to_owned);
+    info.tenant = entry.tenant.as_deref().map(str::to_owned);
+    info.key = entry.key.as_deref().map(str::to_owned);
+    info.priority = entry.priority;
     info.caller_id = entry.caller_id.as_deref().map(str::to_owned);
 }
 
-fn wait(info: &mut JobInfo, now: Timestamp) {
+pub(super) fn wait(info: &mut JobInfo, now: Timestamp) {
     let due = info.due_at.is_none_or(|due| due <= now);
     info.state = if due { JobState::Available } else { JobState::Scheduled };
 }
 
-fn fill(info: &mut JobInfo, ledger: &Ledger, found: Found, now: Timestamp) {
+pub(super) fn fill(info: &mut JobInfo, ledger: &Ledger, found: Found, now: Timestamp) {
     match found {
         Found::Unread => wait(info, now),
         Found::Waiting { why, due, attempts, stalls, paused, error } => {
@@ -291,45 +285,4 @@ pub(crate) async fn cancel(core: &Arc<Core>, id: JobId) -> Result<Cancelled> {
         }
     }
     Err(Error::unavailable(format!("job {id} moves too fast: try again")))
-}
-
-pub(crate) async fn depth(core: &Arc<Core>) -> Result<QueueDepth> {
-    let backend = core.backend();
-    let ever = core.settings().await?.record().shards_ever;
-    let mut depth = QueueDepth::default();
-    let mut names = Vec::new();
-    // The listings first: what is absorbed in between is counted by the ledger alone.
-    for folder in [core.layout.inbox(), core.layout.later_all()] {
-        let page = backend.page(&folder, None, 1000).await?;
-        depth.at_least |= page.more;
-        for name in &page.names {
-            if let Listed::Segment(segment) = core.layout.parse(name.as_str()) {
-                names.push(segment);
-            }
-        }
-    }
-    let now = backend.store_time().unwrap_or_else(|| backend.clock.wall()).as_millis();
-    for number in 0..ever {
-        let number = u8::try_from(number).unwrap_or(u8::MAX);
-        let seen = core.shard(number).look().await?;
-        let ledger = seen.record();
-        let known = ledger.depth(now);
-        depth.available += known.ready;
-        depth.scheduled += known.scheduled;
-        depth.retrying += known.retrying;
-        depth.paused += known.paused;
-        depth.running += known.running;
-        depth.burying += known.burying;
-        let oldest = known.oldest.map(Timestamp::from_millis);
-        depth.oldest_due = [depth.oldest_due, oldest].into_iter().flatten().min();
-        let mine: Vec<SegmentName> = names.iter().filter(|name| name.id.shard() == number).copied().collect();
-        for name in unknown(ledger, &mine, u64::MAX) {
-            let jobs = u64::from(name.jobs);
-            match name.place {
-                Place::At(minute) if minute.start().as_millis() > now => depth.scheduled += jobs,
-                _ => depth.available += jobs,
-            }
-        }
-    }
-    Ok(depth)
 }

@@ -27,7 +27,7 @@ fn folders(top: &str) -> Vec<Folder> {
     vec![Folder { top: top.to_owned(), path: root(top), content: Content::Records }]
 }
 
-fn root(top: &str) -> String {
+pub(super) fn root(top: &str) -> String {
     format!("{top}/queue/")
 }
 

@@ -98,6 +98,16 @@ pub(crate) enum Listed {
     Foreign,
 }
 
+/// All parts of the name of an object of dead letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LettersName {
+    /// `YYYYMMDDHH` of its expiry.
+    pub(crate) hour: u64,
+    pub(crate) shard: u8,
+    pub(crate) plan: WriteId,
+    pub(crate) jobs: u16,
+}
+
 /// The names of one queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
@@ -182,6 +192,23 @@ impl Layout {
     /// The object of the dead letters of one plan.
     pub(crate) fn dead_letters(&self, hour: u64, shard: u8, plan: WriteId, jobs: u16) -> String {
         format!("{}{hour:010}/{shard}-{plan}-{jobs}", self.dead())
+    }
+
+    /// What a listed name under `dead/` is.
+    pub(crate) fn parse_letters(&self, name: &str) -> Option<LettersName> {
+        let (hour, rest) = name.strip_prefix(&self.root)?.strip_prefix("/dead/")?.split_once('/')?;
+        let mut parts = rest.splitn(2, '-');
+        let (shard, rest) = (parts.next()?.parse().ok()?, parts.next()?);
+        let (plan, jobs) = rest.rsplit_once('-')?;
+        let parsed = LettersName {
+            hour: hour.parse().ok()?,
+            shard,
+            plan: plan.parse().ok()?,
+            jobs: jobs.parse().ok().filter(|jobs| *jobs > 0)?,
+        };
+        // Only the one spelling that we write.
+        let LettersName { hour, shard, plan, jobs } = parsed;
+        (self.dead_letters(hour, shard, plan, jobs) == name).then_some(parsed)
     }
 
     /// What a listed name under `in/` or `at/` is.

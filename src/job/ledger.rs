@@ -17,8 +17,8 @@ pub(crate) mod wire;
 pub(crate) use bits::Bits;
 pub(crate) use check::Totals;
 pub(crate) use codec::{CHECKSUM_TAG, FORMAT, Unusable, decode, encode};
-pub use policy::JobEvents;
-pub(crate) use policy::{Backoff, KindPolicy, Policy, Shape};
+pub use policy::{Backoff, JobEvents, Shape};
+pub(crate) use policy::{KindPolicy, Policy};
 pub(crate) use run::{Range, Run, Traits, Why, insert_range};
 
 use super::{
@@ -27,6 +27,7 @@ use super::{
 };
 use crate::{Fence, WriteId};
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use std::{fmt, sync::Arc};
 
 /// Milliseconds since 1970. The ledger counts in nothing finer.
@@ -167,8 +168,10 @@ pub(crate) struct Finished {
 }
 
 /// Why a job is dead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Reason {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Reason {
     /// It failed as often as it may.
     Exhausted,
     /// Its handler said that another try is of no use.
@@ -179,6 +182,60 @@ pub(crate) enum Reason {
     Damaged,
     /// It hangs on a transaction that nobody remembers.
     Forgotten,
+}
+
+impl Reason {
+    const ALL: [Self; 5] = [Self::Exhausted, Self::ForGood, Self::Stalled, Self::Damaged, Self::Forgotten];
+
+    /// As records have it.
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Self::Exhausted => 0,
+            Self::ForGood => 1,
+            Self::Stalled => 2,
+            Self::Damaged => 3,
+            Self::Forgotten => 4,
+        }
+    }
+
+    pub(crate) fn from_number(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.number() == number)
+    }
+
+    /// In words.
+    pub fn as_text(self) -> &'static str {
+        match self {
+            Self::Exhausted => "it failed as often as it may",
+            Self::ForGood => "it failed for good",
+            Self::Stalled => "its process died with it again and again",
+            Self::Damaged => "its segment cannot be read",
+            Self::Forgotten => "its transaction is forgotten",
+        }
+    }
+}
+
+/// What was taken out of an object of dead letters. The object itself is never changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Letters {
+    /// Names the object, with its hour.
+    pub(crate) plan: WriteId,
+    pub(crate) hour: u64,
+    /// How many jobs it has.
+    pub(crate) jobs: u16,
+    /// Redriven or purged, in order.
+    pub(crate) taken: Vec<Range>,
+    /// When the delete of the object was confirmed.
+    pub(crate) gone: Option<Millis>,
+}
+
+impl Letters {
+    pub(crate) fn is_taken(&self, index: u16) -> bool {
+        self.taken.iter().any(|range| range.contains(index))
+    }
+
+    pub(crate) fn left(&self) -> u16 {
+        self.jobs.saturating_sub(self.taken.iter().map(|range| range.len()).sum())
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -329,6 +386,8 @@ pub(crate) struct Ledger {
     /// Objects in `seg/` with events that did not fit.
     pub(crate) outbox_spills: Vec<SegmentId>,
     pub(crate) counters: Counters,
+    /// Objects of dead letters of which something was redriven or purged.
+    pub(crate) letters: Vec<Letters>,
 }
 
 impl Ledger {
@@ -363,6 +422,7 @@ impl Ledger {
             next_event: 1,
             outbox_spills: Vec::new(),
             counters: Counters::default(),
+            letters: Vec::new(),
         }
     }
 

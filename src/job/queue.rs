@@ -5,12 +5,16 @@ use super::{
     attempt::Job,
     claiming::Claim,
     core::{Core, Shared},
+    dead::DeadLetters,
     enqueue::{Enqueue, EnqueueOne},
     id::JobId,
+    info::JobState,
+    list::JobList,
+    manage::{self, JobChange, Purge, Verb},
     new::NewJob,
     settings::QueueSettings,
 };
-use crate::{Error, Namespace, Result};
+use crate::{Error, Namespace, Result, clock::Timestamp};
 use std::{fmt, sync::Arc};
 
 /// A queue of jobs. Cheap to clone.
@@ -111,12 +115,73 @@ impl Queue {
     /// Changes what the queue is set to, for everybody: other processes go by it when they meet it in a ledger, and within
     /// a minute at the latest.
     pub async fn change_settings(&self, settings: QueueSettings) -> Result<()> {
-        let known = self.core.change_settings(settings).await?;
-        // What must hold at once is in every ledger before this is answered.
-        for shard in 0..known.record().shards_ever {
-            self.core.shard(u8::try_from(shard).unwrap_or(u8::MAX)).ask(Vec::new()).await?;
-        }
-        Ok(())
+        manage::change_settings(&self.core, |_| settings.clone()).await.map(drop)
+    }
+
+    /// Changes some settings, whatever the others are meanwhile; what they are then. `change` may be called more than once.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// # let store = leasehold::Store::open("memory://").await?;
+    /// # let queue = store.queue("emails")?;
+    /// let settings = queue.update_settings(|settings| settings.max_attempts = 5).await?;
+    /// assert_eq!(settings.max_attempts, 5);
+    /// # Ok::<(), leasehold::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn update_settings(&self, change: impl Fn(&mut QueueSettings)) -> Result<QueueSettings> {
+        let changed = |settings: &QueueSettings| {
+            let mut settings = settings.clone();
+            change(&mut settings);
+            settings
+        };
+        manage::change_settings(&self.core, changed).await
+    }
+
+    /// Hands out nothing more, in any process, until [`resume`](Self::resume). What runs goes on.
+    pub async fn pause(&self) -> Result<()> {
+        manage::pause(&self.core, true, None).await
+    }
+
+    /// Hands out nothing more until this time, by the store's clock.
+    pub async fn pause_until(&self, until: Timestamp) -> Result<()> {
+        manage::pause(&self.core, true, Some(until)).await
+    }
+
+    /// Hands out jobs again.
+    pub async fn resume(&self) -> Result<()> {
+        manage::pause(&self.core, false, None).await
+    }
+
+    /// Holds one job back that waits. Costs its ledger a place until it is [resumed](Self::resume_job).
+    pub async fn pause_job(&self, id: JobId) -> Result<JobChange> {
+        manage::change_job(&self.core, id, Verb::Pause).await
+    }
+
+    /// Holds a job back no longer.
+    pub async fn resume_job(&self, id: JobId) -> Result<JobChange> {
+        manage::change_job(&self.core, id, Verb::Resume).await
+    }
+
+    /// A job that waits for its time or its next attempt is due now; one that is dead is [redriven](DeadLetters::redrive).
+    pub async fn retry(&self, id: JobId) -> Result<JobChange> {
+        manage::retry(self, id).await
+    }
+
+    /// Ends everything that waits, and says how many.
+    pub fn purge(&self) -> Purge {
+        Purge::new(Arc::clone(&self.core))
+    }
+
+    /// Its dead letters.
+    pub fn dead(&self) -> DeadLetters {
+        DeadLetters { core: Arc::clone(&self.core) }
+    }
+
+    /// The jobs in a state, a page at a time; those that run with their owner, since when, and their fence.
+    pub fn list(&self, state: JobState) -> JobList {
+        JobList::new(Arc::clone(&self.core), state)
     }
 
     /// What is known of a job; `None` if neither a ledger nor the inbox has it: it ended a while ago, or never was.
@@ -129,9 +194,9 @@ impl Queue {
         super::info::cancel(&self.core, id).await
     }
 
-    /// How many jobs there are: one listing, and one read for each shard.
+    /// How many jobs there are: three listings, and one read for each shard.
     pub async fn depth(&self) -> Result<super::QueueDepth> {
-        super::info::depth(&self.core).await
+        super::depth::depth(&self.core).await
     }
 }
 

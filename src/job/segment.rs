@@ -15,7 +15,10 @@ pub(crate) mod wire;
 pub(crate) use encode::{Encoded, Head, NewJob, encode};
 pub(crate) use facts::Facts;
 
-use super::id::{JobId, SegmentId};
+use super::{
+    id::{JobId, SegmentId},
+    ledger::Reason,
+};
 use crate::{Fence, WriteId, clock::Timestamp};
 use bytes::Bytes;
 use prost::Message;
@@ -94,6 +97,8 @@ pub(crate) struct History {
     pub(crate) group: u16,
     pub(crate) fence: Option<Fence>,
     pub(crate) error: Option<Arc<str>>,
+    /// Why it is dead.
+    pub(crate) reason: Option<Reason>,
 }
 
 /// A job as the table has it.
@@ -357,6 +362,11 @@ fn read_job(job: &wire::Job, texts: &[Arc<str>], blocks: &[Block]) -> Read<Entry
             fence => Some(Fence::new(fence).or_else(|error| damaged(error.to_string()))?),
         },
         error: text(&job.error, LONGEST_ERROR)?,
+        reason: match job.reason.checked_sub(1) {
+            None => None,
+            // One that a later version knows is none for this one.
+            Some(number) => Reason::from_number(number),
+        },
     };
     Ok(Entry {
         priority: i16::try_from(job.priority).or_else(|_| damaged("a job has a priority beyond 16 bits"))?,

@@ -174,6 +174,15 @@ impl Store {
         Queue::new(&self.jobs, Namespace::default(), name.as_ref())
     }
 
+    /// The queues of a namespace.
+    pub fn queues<N>(&self, namespace: N) -> Result<job::Queues>
+    where
+        N: TryInto<Namespace>,
+        N::Error: Into<Error>,
+    {
+        Ok(job::Queues::new(&self.jobs, namespace.try_into().map_err(Into::into)?))
+    }
+
     /// A stream of the namespace `default`; see [`crate::stream`].
     pub fn stream<N>(&self, name: N) -> Result<Stream>
     where

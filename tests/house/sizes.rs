@@ -32,7 +32,7 @@ const LARGE_TYPES: &[(&str, &str, usize)] = &[
     ("src/job", "Work", 89),
     ("src/semaphore", "Actor", 31),
     ("src/storage", "Backend", 53),
-    ("src/store", "Store", 33),
+    ("src/store", "Store", 34),
     ("testkit/src", "FaultStore", 27),
 ];
 

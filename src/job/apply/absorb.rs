@@ -79,7 +79,7 @@ impl Work<'_> {
         Some(if known == *name { Outcome::Known { confirmed } } else { Outcome::KnownOtherwise(known) })
     }
 
-    fn room_for(&self, facts: &Facts) -> Option<Full> {
+    pub(super) fn room_for(&self, facts: &Facts) -> Option<Full> {
         let caps = &self.context.caps;
         let ledger = &self.ledger;
         // Each row will need an entry in the finished list, which refuses none.
@@ -135,13 +135,13 @@ impl Work<'_> {
         running
     }
 
-    fn room_for_runs(&self) -> usize {
+    pub(super) fn room_for_runs(&self) -> usize {
         let open = self.ledger.rows.iter().map(|row| row.runs.len()).sum();
         self.context.caps.runs.saturating_sub(open)
     }
 
     /// Judges the unique keys of a segment; what is a duplicate, and of which job.
-    fn judge(&mut self, at: usize, facts: &Facts) -> Vec<(u16, JobRef)> {
+    pub(super) fn judge(&mut self, at: usize, facts: &Facts) -> Vec<(u16, JobRef)> {
         let mut dropped = Vec::new();
         let period = super::work::millis(self.ledger.policy.unique_period);
         for (index, hash) in &facts.unique {
@@ -240,7 +240,14 @@ impl Work<'_> {
 }
 
 /// Puts jobs into runs if they are due soon, and else into unread ranges of one priority each. Leaves out `without`.
-fn place(facts: &[Run], without: &[u16], now: Millis, room: usize, runs: &mut Vec<Run>, unread: &mut Vec<Unread>) {
+pub(super) fn place(
+    facts: &[Run],
+    without: &[u16],
+    now: Millis,
+    room: usize,
+    runs: &mut Vec<Run>,
+    unread: &mut Vec<Unread>,
+) {
     let mut left = without.iter().copied().peekable();
     let mut put = |run: Run| {
         if run.is_empty() {

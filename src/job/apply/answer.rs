@@ -96,7 +96,7 @@ impl Work<'_> {
                 let most = self.ledger.policy.max_attempts(*max_attempts, kind.as_deref());
                 if *for_good || attempts >= most {
                     let reason = if *for_good { Reason::ForGood } else { Reason::Exhausted };
-                    return self.fails_for_the_last_time(held, answer.job, reason, error.as_ref());
+                    return self.fails_for_the_last_time(held, answer.job, reason, error.as_ref(), kind.as_deref());
                 }
                 let random = mix([answer.claim.get(), u64::from(answer.job.index), u64::from(attempts)]);
                 let pause = self.ledger.policy.backoff(kind.as_deref()).pause(attempts, random);
@@ -174,6 +174,7 @@ impl Work<'_> {
         job: JobRef,
         reason: Reason,
         error: Option<&Arc<str>>,
+        kind: Option<&str>,
     ) -> Outcome {
         if self.dead_list_is_full() {
             return Outcome::Full(Full::DeadList);
@@ -183,7 +184,7 @@ impl Work<'_> {
         traits.error = self.keep_error(error);
         self.take_claimed(held, job.index);
         count(&mut self.ledger.counters.failures, true);
-        self.bury(held.row, job.index, reason, &traits, Some(held.fence));
+        self.bury((held.row, job.index), reason, &traits, Some(held.fence), kind);
         Outcome::Buried
     }
 

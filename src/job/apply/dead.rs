@@ -26,7 +26,15 @@ impl Work<'_> {
     }
 
     /// Puts a job on the dead list, with all others that this commit buries.
-    pub(super) fn bury(&mut self, at: usize, index: u16, reason: Reason, traits: &Traits, fence: Option<Fence>) {
+    /// Kinds that are kept for other times have objects of their own.
+    pub(super) fn bury(
+        &mut self,
+        (at, index): (usize, u16),
+        reason: Reason,
+        traits: &Traits,
+        fence: Option<Fence>,
+        kind: Option<&str>,
+    ) {
         let (number, segment) = (self.ledger.rows[at].number, self.ledger.rows[at].name.id);
         self.forget_marks(JobRef { segment, index });
         self.event(segment, Range::one(index), Happened::Dead(reason), fence);
@@ -39,20 +47,24 @@ impl Work<'_> {
             fence: fence.or(self.ledger.fence_last),
             error: traits.error.as_ref().map(Arc::clone),
         };
-        let id = self.context.write_id;
+        let hour = self.dead_hour(kind);
+        let mut id = *self.context.write_id.as_bytes();
+        if hour != self.dead_hour(None) {
+            for (byte, part) in id[8..].iter_mut().zip((hour << 32).to_be_bytes()) {
+                *byte ^= part;
+            }
+        }
+        let id = WriteId::from(id);
         match self.ledger.dead.iter_mut().find(|plan| plan.id == id && plan.raw.is_none()) {
             Some(plan) => plan.jobs.push(job),
-            None => {
-                let plan = self.dead_plan(id, vec![job], None);
-                self.ledger.dead.push(plan);
-            }
+            None => self.ledger.dead.push(DeadPlan { id, hour, at: self.now, jobs: vec![job], raw: None }),
         }
         self.changed = true;
     }
 
-    fn dead_plan(&self, id: WriteId, jobs: Vec<DeadJob>, raw: Option<(u32, Reason)>) -> DeadPlan {
-        let hour = hour_of(Timestamp::from_millis(self.now).plus(self.ledger.policy.dead_retention));
-        DeadPlan { id, hour, at: self.now, jobs, raw }
+    /// The hour in which what dies now expires.
+    fn dead_hour(&self, kind: Option<&str>) -> u64 {
+        hour_of(Timestamp::from_millis(self.now).plus(self.ledger.policy.dead_retention(kind)))
     }
 
     /// A segment that is no use to anybody goes to the dead letters as it is.
@@ -81,8 +93,8 @@ impl Work<'_> {
         for (byte, part) in id[8..].iter_mut().zip(u64::from(number).to_be_bytes()) {
             *byte ^= part;
         }
-        let plan = self.dead_plan(id.into(), Vec::new(), Some((number, reason)));
-        self.ledger.dead.push(plan);
+        let (hour, at, raw) = (self.dead_hour(None), self.now, Some((number, reason)));
+        self.ledger.dead.push(DeadPlan { id: id.into(), hour, at, jobs: Vec::new(), raw });
         self.event(name.id, Range { from: 0, to: name.jobs }, Happened::Dead(reason), None);
         Outcome::Buried
     }

@@ -4,10 +4,10 @@ use crate::{
     Fence,
     job::{
         id::SegmentId,
-        ledger::{ClaimId, JobRef, Ledger, Millis, Reason, SessionId, Why},
+        ledger::{ClaimId, JobRef, Ledger, Millis, Reason, Row, SessionId, Why},
     },
 };
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// Where a job is, as far as the ledger knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,8 +60,58 @@ pub(crate) struct Depth {
     /// On the dead list, their object not yet written.
     pub(crate) burying: u64,
     pub(crate) moving: u64,
+    /// Of what is due later, how many within the next hour.
+    pub(crate) next_hour: u64,
     /// The earliest time at which something is due, past or not.
     pub(crate) oldest: Option<Millis>,
+    /// The earliest time to come at which something is due.
+    pub(crate) next: Option<Millis>,
+    /// Jobs were counted by the due time of the first of them.
+    pub(crate) estimated: bool,
+}
+
+/// Where each job of a row is, by its index; nothing for those that have ended or live on elsewhere.
+pub(crate) fn jobs_of(ledger: &Ledger, row: &Row) -> BTreeMap<u16, Found> {
+    let mut jobs = BTreeMap::new();
+    for unread in &row.unread {
+        jobs.extend((unread.range.from..unread.range.to).map(|index| (index, Found::Unread)));
+    }
+    for run in &row.runs {
+        let traits = &run.traits;
+        let waiting = Found::Waiting {
+            why: traits.why,
+            due: traits.due,
+            attempts: traits.attempts,
+            stalls: traits.stalls,
+            paused: traits.paused,
+            error: traits.error.clone(),
+        };
+        jobs.extend((run.from..run.to).map(|index| (index, waiting.clone())));
+    }
+    for claim in &ledger.claims {
+        for item in claim.items.iter().filter(|item| item.row == row.number) {
+            for index in item.open.iter().map(|at| item.run.from + at) {
+                let running = Found::Running {
+                    claim: claim.id,
+                    session: claim.session,
+                    fence: claim.fence,
+                    since: claim.at,
+                    attempt: item.run.traits.attempts.saturating_add(1),
+                    stalls: item.run.traits.stalls,
+                    cancelling: ledger.cancelling.contains(&JobRef { segment: row.name.id, index }),
+                };
+                jobs.insert(index, running);
+            }
+        }
+    }
+    for plan in &ledger.dead {
+        if let Some((_, reason)) = plan.raw.filter(|(number, _)| *number == row.number) {
+            jobs.extend((0..row.name.jobs).map(|index| (index, Found::Burying(reason))));
+        }
+        let mine = plan.jobs.iter().filter(|job| job.row == row.number);
+        jobs.extend(mine.map(|job| (job.index, Found::Burying(job.reason))));
+    }
+    jobs
 }
 
 impl Ledger {
@@ -133,28 +183,42 @@ impl Ledger {
         let totals = self.totals();
         let mut depth =
             Depth { running: totals.running, burying: totals.burying, moving: totals.moving, ..Depth::default() };
-        let mut oldest: Option<Millis> = None;
         for row in &self.rows {
             for unread in &row.unread {
                 let count = u64::from(unread.range.len());
-                *(if unread.due <= now { &mut depth.ready } else { &mut depth.scheduled }) += count;
-                oldest = Some(oldest.map_or(unread.due, |known| known.min(unread.due)));
+                depth.estimated |= count > 1;
+                depth.wait(count, unread.due, now, Why::New);
             }
             for run in &row.runs {
-                let count = u64::from(run.len());
-                let traits = &run.traits;
-                *(match (traits.paused, traits.due <= now, traits.why) {
-                    (true, ..) => &mut depth.paused,
-                    (_, true, _) => &mut depth.ready,
-                    (_, _, Why::Failed | Why::Stalled) => &mut depth.retrying,
-                    _ => &mut depth.scheduled,
-                }) += count;
-                if !traits.paused {
-                    oldest = Some(oldest.map_or(traits.due, |known| known.min(traits.due)));
+                let (count, traits) = (u64::from(run.len()), &run.traits);
+                if traits.paused {
+                    depth.paused += count;
+                } else {
+                    depth.wait(count, traits.due, now, traits.why);
                 }
             }
         }
-        depth.oldest = oldest;
         depth
     }
 }
+
+impl Depth {
+    fn wait(&mut self, count: u64, due: Millis, now: Millis, why: Why) {
+        self.oldest = Some(self.oldest.map_or(due, |known| known.min(due)));
+        if due <= now {
+            self.ready += count;
+            return;
+        }
+        self.next = Some(self.next.map_or(due, |known| known.min(due)));
+        match why {
+            Why::Failed | Why::Stalled => self.retrying += count,
+            _ => {
+                self.scheduled += count;
+                self.next_hour += if due <= now.saturating_add(HOUR) { count } else { 0 };
+            }
+        }
+    }
+}
+
+/// In milliseconds.
+pub(crate) const HOUR: Millis = 3_600_000;

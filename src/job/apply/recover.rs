@@ -98,7 +98,7 @@ impl Work<'_> {
             let rest = Range { from, to: range.to };
             if charged && rest.len() == 1 && traits.stalls >= self.ledger.policy.max_stalls && !self.dead_list_is_full()
             {
-                self.bury(at, rest.from, Reason::Stalled, &traits, Some(claim.fence));
+                self.bury((at, rest.from), Reason::Stalled, &traits, Some(claim.fence), None);
                 recovered.buried += 1;
                 continue;
             }

@@ -1,6 +1,6 @@
 //! A ledger while it is being changed, with the indexes that make finding fast.
 
-use super::{Applied, Context, Op, Outcome, outbox};
+use super::{Applied, Context, Op, Outcome, outbox, letters, verbs};
 use crate::{
     Fence,
     job::{
@@ -117,6 +117,12 @@ impl<'a> Work<'a> {
             Op::Spill(spill) => self.spill(spill),
             Op::Cancel { job, in_inbox } => self.cancel(*job, *in_inbox),
             Op::Pause { job, paused } => self.pause(*job, *paused),
+            Op::OpenOne { index, facts } => verbs::open_one(self, *index, facts),
+            Op::RunNow { job } => verbs::run_now(self, *job),
+            Op::Purge => verbs::purge(self),
+            Op::Discard { name } => verbs::discard(self, name),
+            Op::TakeLetters(take) => letters::take(self, take),
+            Op::LettersGone { plan } => letters::gone(self, *plan),
             Op::Limit { key, most } => self.limit(*key, *most),
             Op::Confirm { segment, since } => self.confirm(*segment, *since),
             Op::Unconfirm { segment } => self.unconfirm(*segment),
@@ -380,6 +386,7 @@ impl<'a> Work<'a> {
         }
         self.ledger.claims.retain(|claim| !claim.items.is_empty());
         self.close_unique();
+        letters::tidy(&mut self.ledger.letters, now);
         let ttl = millis(self.ledger.policy.session_ttl);
         self.ledger.ended.retain(|ended| now.saturating_sub(ended.at) < ttl);
         self.sign();
@@ -431,6 +438,7 @@ impl<'a> Work<'a> {
             + ledger.unique.len() * 56
             + ledger.outbox.len() * 64
             + ledger.outbox_spills.len() * 18
+            + ledger.letters.iter().map(|letters| 40 + letters.taken.len() * 6).sum::<usize>()
     }
 
     /// How many jobs wait that have been claimed before, in runs.

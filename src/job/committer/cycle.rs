@@ -43,6 +43,8 @@ pub(in crate::job) struct Ahead {
 pub(super) enum Found {
     Loaded(Arc<Loaded>),
     Damaged,
+    /// An operator has ended it.
+    Discarded,
 }
 
 /// What claims want together.
@@ -241,6 +243,7 @@ impl Shard {
             tail.push(match found {
                 Found::Loaded(loaded) => Op::Absorb { name, facts: Arc::clone(&loaded.facts) },
                 Found::Damaged => Op::BuryRaw { name, reason: Reason::Damaged },
+                Found::Discarded => Op::Discard { name },
             });
         }
         names

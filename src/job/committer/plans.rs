@@ -9,7 +9,7 @@ use crate::{
         apply::Op,
         inbox::Age,
         layout::Layout,
-        ledger::{DeadPlan, Ledger, MovePlan, Reason},
+        ledger::{DeadPlan, Ledger, MovePlan},
         segment::{Head, History, NewJob, encode},
         whole::{self, Wanted},
     },
@@ -132,9 +132,8 @@ impl Shard {
             job.history.attempts = dead.attempts;
             job.history.stalls = dead.stalls;
             job.history.fence = dead.fence;
-            let why = reason(dead.reason);
-            let text = dead.error.as_ref().map_or_else(|| why.to_owned(), |error| format!("{why}: {error}"));
-            job.history.error = Some(text.as_str().into());
+            job.history.reason = Some(dead.reason);
+            job.history.error = Some(dead.error.clone().unwrap_or_else(|| dead.reason.as_text().into()));
         }
         let Some((first, _)) = wanted.first() else { return Err(Error::corrupt("a plan of dead letters has no jobs")) };
         let head = Head {
@@ -175,15 +174,5 @@ impl Shard {
         self.in_time(read)?;
         self.put_confirmed(&path, &encoded.body).await?;
         Ok(Some(Op::MoveWritten { job, target: plan.target.id }))
-    }
-}
-
-fn reason(reason: Reason) -> &'static str {
-    match reason {
-        Reason::Exhausted => "it failed as often as it may",
-        Reason::ForGood => "it failed for good",
-        Reason::Stalled => "its process died with it again and again",
-        Reason::Damaged => "its segment cannot be read",
-        Reason::Forgotten => "its transaction is forgotten",
     }
 }

@@ -114,7 +114,7 @@ impl Shard {
     }
 
     /// Creates an object in `seg/` under a name that nobody has had. Named only after it is known to be there.
-    async fn put_seg(&self, class: Class, jobs: &[NewJob]) -> Result<(SegmentId, Encoded)> {
+    pub(crate) async fn put_seg(&self, class: Class, jobs: &[NewJob]) -> Result<(SegmentId, Encoded)> {
         let backend = self.queue.backend();
         let now = Timestamp::from_millis(self.now());
         let segment = new_segment(self, class);

@@ -15,7 +15,10 @@ use crate::{
     },
 };
 use bytes::{BufMut, Bytes, BytesMut};
-use plans::{read_dead, read_event, read_move, read_ref, write_dead, write_event, write_move, write_ref};
+use plans::{
+    read_dead, read_event, read_letters, read_move, read_ref, write_dead, write_event, write_letters, write_move,
+    write_ref,
+};
 use prost::Message;
 use std::{fmt, time::Duration};
 
@@ -218,6 +221,7 @@ fn write(ledger: &Ledger) -> wire::Ledger {
         next_event: ledger.next_event,
         outbox_spills: all(&ledger.outbox_spills, |id| bytes(&id.number().to_be_bytes())),
         counters: Some(write_counters(&ledger.counters)),
+        letters: all(&ledger.letters, write_letters),
     }
 }
 
@@ -271,6 +275,7 @@ fn read(message: wire::Ledger) -> Result<Ledger, String> {
             SegmentId::from_number(u128::from_be_bytes(id16("spill", &id)?)).ok_or_else(|| "a spill is none".to_owned())
         })?,
         counters: read_counters(message.counters.unwrap_or_default()),
+        letters: try_all(message.letters, read_letters)?,
     })
 }
 
@@ -340,6 +345,7 @@ fn write_policy(policy: &Policy) -> wire::Policy {
             kind: kind.kind.clone(),
             max_attempts: kind.max_attempts,
             backoff: kind.backoff.as_ref().map(write_backoff),
+            dead_retention_ms: kind.dead_retention.map(millis),
         }),
         max_stalls: u32::from(policy.max_stalls),
         session_ttl_ms: millis(policy.session_ttl),
@@ -368,6 +374,7 @@ fn read_policy(policy: wire::Policy) -> Result<Policy, String> {
                 kind: kind.kind,
                 max_attempts: kind.max_attempts,
                 backoff: kind.backoff.map(read_backoff).transpose()?,
+                dead_retention: kind.dead_retention_ms.map(Duration::from_millis),
             })
         })?,
         max_stalls: short("number of stalls", policy.max_stalls)?,

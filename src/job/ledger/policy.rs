@@ -1,12 +1,14 @@
 //! What must hold at once for every process: written to each ledger with the revision of `queue.json` that it comes from.
 
 use super::Millis;
+use crate::duration::text;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// How the pause before the next attempt grows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shape {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shape {
     /// `base × attempt ^ power`.
     Polynomial,
     /// `base × power ^ (attempt - 1)`.
@@ -15,14 +17,34 @@ pub(crate) enum Shape {
     Fixed,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Backoff {
-    pub(crate) shape: Shape,
-    pub(crate) base: Duration,
-    pub(crate) power: u32,
-    pub(crate) cap: Duration,
-    /// Up and down, in percent.
-    pub(crate) jitter: u32,
+/// How long a job waits after it has failed: data, so that every process means the same.
+///
+/// ```
+/// use leasehold::job::Backoff;
+/// use std::time::Duration;
+///
+/// // 1 s, 16 s, 81 s … up to six hours, each a tenth more or less.
+/// assert_eq!(Backoff::default(), Backoff::polynomial(Duration::from_secs(1), 4, Duration::from_secs(6 * 3600)));
+/// // 5 s, 10 s, 20 s … up to ten minutes, and never at the same time as others.
+/// let backoff = Backoff::exponential(Duration::from_secs(5), 2, Duration::from_secs(600)).jitter(50);
+/// # let _ = backoff;
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Backoff {
+    /// How it grows.
+    pub shape: Shape,
+    /// The pause after the first failure.
+    #[serde(with = "text")]
+    pub base: Duration,
+    /// The exponent of a polynomial, the factor of an exponential one.
+    pub power: u32,
+    /// No pause is longer, but for the jitter.
+    #[serde(with = "text")]
+    pub cap: Duration,
+    /// Up and down at random, in percent.
+    #[serde(rename = "jitter_percent")]
+    pub jitter: u32,
 }
 
 impl Default for Backoff {
@@ -39,6 +61,28 @@ impl Default for Backoff {
 }
 
 impl Backoff {
+    /// `base × attempt ^ power`, up to `cap`.
+    pub fn polynomial(base: Duration, power: u32, cap: Duration) -> Self {
+        Self { shape: Shape::Polynomial, base, power, cap, ..Self::default() }
+    }
+
+    /// `base × factor ^ (attempt - 1)`, up to `cap`.
+    pub fn exponential(base: Duration, factor: u32, cap: Duration) -> Self {
+        Self { shape: Shape::Exponential, base, power: factor, cap, ..Self::default() }
+    }
+
+    /// Always the same pause.
+    pub fn fixed(pause: Duration) -> Self {
+        Self { shape: Shape::Fixed, base: pause, power: 1, cap: pause, ..Self::default() }
+    }
+
+    /// Up and down at random, in percent (10).
+    #[must_use]
+    pub fn jitter(mut self, percent: u32) -> Self {
+        self.jitter = percent;
+        self
+    }
+
     /// The pause after the `attempt`-th attempt failed, in milliseconds; `random` decides within the jitter.
     pub(crate) fn pause(&self, attempt: u32, random: u64) -> Millis {
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -62,6 +106,7 @@ pub(crate) struct KindPolicy {
     pub(crate) kind: String,
     pub(crate) max_attempts: Option<u32>,
     pub(crate) backoff: Option<Backoff>,
+    pub(crate) dead_retention: Option<Duration>,
 }
 
 /// Which events of its jobs a queue publishes to streams. Each commit in which something happens costs one append more.
@@ -141,6 +186,10 @@ impl Policy {
     pub(crate) fn backoff(&self, kind: Option<&str>) -> Backoff {
         self.kind(kind).and_then(|kind| kind.backoff).unwrap_or(self.backoff)
     }
+
+    pub(crate) fn dead_retention(&self, kind: Option<&str>) -> Duration {
+        self.kind(kind).and_then(|kind| kind.dead_retention).unwrap_or(self.dead_retention)
+    }
 }
 
 #[cfg(test)]
@@ -170,11 +219,12 @@ mod tests {
 
     #[test]
     fn a_jobs_own_value_comes_first_then_its_kinds_then_the_queues() {
-        let kinds = vec![KindPolicy { kind: "mail".into(), max_attempts: Some(3), backoff: None }];
+        let kinds = vec![KindPolicy { kind: "mail".into(), max_attempts: Some(3), ..KindPolicy::default() }];
         let policy = Policy { kinds, ..Policy::default() };
         assert_eq!(policy.max_attempts(Some(7), Some("mail")), 7);
         assert_eq!(policy.max_attempts(None, Some("mail")), 3);
         assert_eq!(policy.max_attempts(None, Some("other")), 25);
         assert_eq!(policy.max_attempts(None, None), 25);
+        assert_eq!(policy.dead_retention(Some("mail")), policy.dead_retention);
     }
 }

@@ -58,11 +58,12 @@ pub(crate) fn full() -> Ledger {
         tracked: vec![],
     };
     let kinds = vec![
-        KindPolicy { kind: "a".into(), max_attempts: Some(2), backoff: None },
+        KindPolicy { kind: "a".into(), max_attempts: Some(2), ..KindPolicy::default() },
         KindPolicy {
             kind: "b".into(),
             max_attempts: None,
             backoff: Some(Backoff { shape: Shape::Fixed, base: Duration::from_secs(9), ..Backoff::default() }),
+            dead_retention: Some(Duration::from_secs(3600)),
         },
     ];
     let policy = Policy {
@@ -171,6 +172,13 @@ pub(crate) fn full() -> Ledger {
         next_event: 6,
         outbox_spills: vec![id(55)],
         counters: Counters { finished: 7, ..Counters::default() },
+        letters: vec![Letters {
+            plan: [9; 16].into(),
+            hour: 2026010102,
+            jobs: 40,
+            taken: vec![Range { from: 0, to: 2 }, Range { from: 7, to: 40 }],
+            gone: Some(NOW),
+        }],
         ..Ledger::new("emäils", 3, [5; 16].into(), 12, policy)
     };
     // One job of the claim was answered for; a spilled one lives on in row 2.

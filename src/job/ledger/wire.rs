@@ -65,6 +65,23 @@ pub(crate) struct Ledger {
     pub(crate) outbox_spills: Vec<bytes::Bytes>,
     #[prost(message, optional, tag = "31")]
     pub(crate) counters: Option<Counters>,
+    #[prost(message, repeated, tag = "32")]
+    pub(crate) letters: Vec<Letters>,
+}
+
+/// See `proto/jobs.proto`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(crate) struct Letters {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(crate) plan: bytes::Bytes,
+    #[prost(uint64, tag = "2")]
+    pub(crate) hour: u64,
+    #[prost(uint32, tag = "3")]
+    pub(crate) jobs: u32,
+    #[prost(uint32, repeated, tag = "4")]
+    pub(crate) taken: Vec<u32>,
+    #[prost(int64, optional, tag = "5")]
+    pub(crate) gone_ms: Option<i64>,
 }
 
 /// See `proto/jobs.proto`.
@@ -91,6 +108,8 @@ pub(crate) struct KindPolicy {
     pub(crate) max_attempts: Option<u32>,
     #[prost(message, optional, tag = "3")]
     pub(crate) backoff: Option<Backoff>,
+    #[prost(uint64, optional, tag = "4")]
+    pub(crate) dead_retention_ms: Option<u64>,
 }
 
 /// See `proto/jobs.proto`.

@@ -185,6 +185,7 @@ fn row(job: &NewJob, parts: Vec<wire::Part>, texts: &mut Texts) -> wire::Job {
         fence: job.history.fence.map_or(0, Fence::get),
         error: text(&job.history.error),
         id: job.history.id.map(|id| Bytes::copy_from_slice(&id.number().to_be_bytes())).unwrap_or_default(),
+        reason: job.history.reason.map_or(0, |reason| reason.number() + 1),
     }
 }
 

@@ -84,4 +84,6 @@ pub(crate) struct Job {
     pub(crate) error: String,
     #[prost(bytes = "bytes", tag = "16")]
     pub(crate) id: bytes::Bytes,
+    #[prost(uint32, tag = "17")]
+    pub(crate) reason: u32,
 }

@@ -2,9 +2,11 @@
 
 mod basics;
 mod committing;
+mod dead;
 mod ending;
 mod events;
 mod inbox;
+mod operating;
 mod processes;
 mod shared;
 mod workers;

@@ -24,7 +24,7 @@ pub fn settings(plan: &Plan) -> QueueSettings {
     let mut settings = QueueSettings::default();
     settings.shards = 1 + u16::from(plan.seed.is_multiple_of(5));
     settings.max_attempts = 4;
-    settings.retry_cap = Duration::from_secs(20);
+    settings.backoff.cap = Duration::from_secs(20);
     settings.session_ttl = Duration::from_secs(if plan.seed.is_multiple_of(2) { 10 } else { 20 });
     settings
 }

@@ -5,25 +5,40 @@ use crate::{
     Fence, WriteId,
     job::{
         layout::SegmentName,
-        ledger::{DeadJob, DeadPlan, Event, Happened, JobRef, MovePlan, Reason, wire},
+        ledger::{DeadJob, DeadPlan, Event, Happened, JobRef, Letters, MovePlan, Reason, wire},
     },
 };
 
 fn reason(reason: Reason) -> u32 {
-    match reason {
-        Reason::Exhausted => 0,
-        Reason::ForGood => 1,
-        Reason::Stalled => 2,
-        Reason::Damaged => 3,
-        Reason::Forgotten => 4,
-    }
+    reason.number()
 }
 
 fn read_reason(number: u32) -> Result<Reason, String> {
-    [Reason::Exhausted, Reason::ForGood, Reason::Stalled, Reason::Damaged, Reason::Forgotten]
-        .into_iter()
-        .find(|known| reason(*known) == number)
-        .ok_or_else(|| format!("{number} is no reason to be dead"))
+    Reason::from_number(number).ok_or_else(|| format!("{number} is no reason to be dead"))
+}
+
+pub(super) fn write_letters(letters: &Letters) -> wire::Letters {
+    wire::Letters {
+        plan: bytes(letters.plan.as_bytes()),
+        hour: letters.hour,
+        jobs: u32::from(letters.jobs),
+        taken: letters.taken.iter().flat_map(|range| [u32::from(range.from), u32::from(range.len())]).collect(),
+        gone_ms: letters.gone,
+    }
+}
+
+pub(super) fn read_letters(letters: wire::Letters) -> Result<Letters, String> {
+    let (pairs, odd) = letters.taken.as_chunks::<2>();
+    if !odd.is_empty() {
+        return Err("a range of dead letters has no length".to_owned());
+    }
+    Ok(Letters {
+        plan: WriteId::from(id16("plan", &letters.plan)?),
+        hour: letters.hour,
+        jobs: short("number of jobs", letters.jobs)?,
+        taken: pairs.iter().map(|pair| range(pair[0], pair[1])).collect::<Result<_, _>>()?,
+        gone: letters.gone_ms.map(time).transpose()?,
+    })
 }
 
 pub(super) fn write_dead(plan: &DeadPlan) -> wire::DeadPlan {

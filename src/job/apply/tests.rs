@@ -6,6 +6,7 @@ mod bounded;
 mod claiming;
 mod deleting;
 mod doubting;
+mod operating;
 mod random;
 mod speed;
 mod stalling;

@@ -334,8 +334,18 @@ fn ranges_that_touch_become_one() {
 #[ignore = "writes the file if it is missing; it is committed"]
 fn write_the_golden_file() {
     if !golden_path().exists() {
-        std::fs::write(golden_path(), encode(&full())).unwrap();
+        std::fs::write(golden_path(), encode(&earlier())).unwrap();
     }
+}
+
+/// Without what was added since the file was written.
+fn earlier() -> Ledger {
+    let mut ledger = full();
+    ledger.letters.clear();
+    for kind in &mut ledger.policy.kinds {
+        kind.dead_retention = None;
+    }
+    ledger
 }
 
 fn golden_path() -> PathBuf {
@@ -345,6 +355,6 @@ fn golden_path() -> PathBuf {
 #[test]
 fn what_was_ever_written_is_read_for_ever() {
     let body = Bytes::from(std::fs::read(golden_path()).unwrap());
-    assert_eq!(decode(&body).unwrap(), full());
-    assert_eq!(encode(&full()), body, "the same values are the same bytes");
+    assert_eq!(decode(&body).unwrap(), earlier());
+    assert_eq!(encode(&earlier()), body, "the same values are the same bytes");
 }

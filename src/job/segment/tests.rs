@@ -43,6 +43,7 @@ fn full_job() -> NewJob {
             group: 8,
             fence: Some(Fence::new(1_767_227_400_000_000).unwrap()),
             error: Some("no route to höst".into()),
+            reason: None,
         },
         parts: vec![
             ("args".into(), Bytes::from_static(b"{\"to\":7}")),
@@ -101,6 +102,7 @@ prop_compose! {
                 group,
                 fence: Fence::new(fence).ok(),
                 error: error.map(Arc::from),
+                reason: Reason::from_number(u32::from(stalls) % 8),
             },
             parts: parts.into_iter().map(|(name, bytes)| (name.into(), bytes.into())).collect(),
         }

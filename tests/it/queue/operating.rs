@@ -106,7 +106,11 @@ async fn a_pause_holds_for_every_process_and_ends_when_it_is_told_to() {
     assert_eq!(queue.claim(1).await.unwrap().len(), 1, "at once where it was resumed");
     calm().await;
     world.0.clock.advance(seconds(61));
-    assert_eq!(other.claim(1).await.unwrap().len(), 1, "within a minute elsewhere: a paused queue costs next to nothing");
+    assert_eq!(
+        other.claim(1).await.unwrap().len(),
+        1,
+        "within a minute elsewhere: a paused queue costs next to nothing"
+    );
     calm().await;
     queue.pause_until(world.0.clock.wall().plus(seconds(60))).await.unwrap();
     assert!(other.claim(1).await.unwrap().is_empty());

@@ -93,7 +93,7 @@ fn attempts_count_failures_and_nothing_else() {
 
 #[test]
 fn the_last_failure_by_the_count_of_job_kind_or_queue_is_a_dead_letter() {
-    let kinds = vec![KindPolicy { kind: "mail".into(), max_attempts: Some(2), backoff: None }];
+    let kinds = vec![KindPolicy { kind: "mail".into(), max_attempts: Some(2), ..KindPolicy::default() }];
     for (own, kind, most) in [(Some(1), None, 1), (None, Some("mail"), 2), (Some(4), Some("mail"), 4), (None, None, 3)]
     {
         let mut bed = Bed::with(|policy| (policy.max_attempts, policy.kinds) = (3, kinds.clone()));

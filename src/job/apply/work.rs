@@ -1,6 +1,6 @@
 //! A ledger while it is being changed, with the indexes that make finding fast.
 
-use super::{Applied, Context, Op, Outcome, outbox, letters, verbs};
+use super::{Applied, Context, Op, Outcome, letters, outbox, verbs};
 use crate::{
     Fence,
     job::{

@@ -18,6 +18,7 @@ mod next;
 mod outbox;
 mod recover;
 mod spill;
+mod track;
 mod verbs;
 mod work;
 
@@ -29,6 +30,7 @@ pub(crate) use letters::{Redrive, TakeLetters};
 pub(crate) use look::{Depth, Found, HOUR, jobs_of};
 pub(crate) use next::ToSpill;
 pub(crate) use spill::{Moving, Spill};
+pub(crate) use track::{Begin, Begun};
 
 use super::{
     id::SegmentId,
@@ -57,6 +59,8 @@ pub(crate) enum Op {
         /// It has nothing in hand from other ledgers.
         idle_elsewhere: bool,
     },
+    /// Jobs that another system runs are in hand of this process from now on.
+    Begin(Begin),
     /// What has become of one claimed job.
     Answer(Answer),
     /// A session has ended for good, which somebody has proved: what it had in hand comes back.
@@ -110,7 +114,7 @@ impl Op {
     /// it has landed. What names an object of `seg/` may have landed, ended, and its object been deleted.
     pub(crate) fn may_be_sent_again_in_doubt(&self) -> bool {
         match self {
-            Self::Spill(_) | Self::SpillEvents { .. } => false,
+            Self::Spill(_) | Self::Begin(_) | Self::SpillEvents { .. } => false,
             Self::TakeLetters(take) => take.into.is_none(),
             Self::Answer(answer) => answer.into.is_none(),
             _ => true,

@@ -371,6 +371,11 @@ pub(crate) fn answer_once(job: &Job, said: &Said, changes: Vec<PartChange>) -> O
     Some(say(job, what, changes))
 }
 
+/// How often a tracked job was interrupted before it was begun.
+pub(crate) fn interruptions_before(job: &Job) -> u32 {
+    job.entry().map_or(0, |entry| entry.history.attempts)
+}
+
 /// The shard that a job came from, and its place there.
 pub(crate) fn place(job: &Job) -> (&Arc<Shard>, JobRef) {
     (&job.attempt.shard, JobRef { segment: job.name.id, index: job.index })

@@ -8,6 +8,7 @@
 //! once it is known to have landed.
 
 mod after;
+mod begin;
 mod chores;
 mod cycle;
 mod plan;
@@ -16,6 +17,7 @@ mod publish;
 mod seg;
 mod take_in;
 
+pub(crate) use begin::{MOST_BYTES, MOST_JOBS, ToBegin, begin};
 pub(crate) use seg::{PartChange, Patch};
 pub(crate) use take_in::{Taking, take_in};
 
@@ -96,6 +98,8 @@ pub(super) struct Pending {
 pub(super) enum Waits {
     /// For jobs. The first `since` looks at the inbox are not used again.
     Claim { since: u64, reply: oneshot::Sender<Result<Given>> },
+    /// For jobs that another system runs to be in hand.
+    Begin { claim: ClaimId, jobs: Vec<ToBegin>, reply: oneshot::Sender<Result<Given>> },
     /// For what has become of attempts: stays queued whatever happens.
     Answers(oneshot::Sender<Result<Vec<Outcome>>>),
     /// For something that must see the ledger as it is now, and that may fail.
@@ -140,7 +144,7 @@ impl Pending {
     /// Whether nobody wants it any more and it may be left out.
     fn is_withdrawn(&self) -> bool {
         match &self.waits {
-            Waits::Claim { reply, .. } => reply.is_closed() && !self.sent,
+            Waits::Claim { reply, .. } | Waits::Begin { reply, .. } => reply.is_closed() && !self.sent,
             Waits::Asked(reply) => reply.is_closed() && !self.sent,
             Waits::Answers(_) | Waits::Nobody => false,
         }
@@ -149,7 +153,7 @@ impl Pending {
     /// Tells whoever waits that it failed.
     fn fail(self, error: &Error) {
         match self.waits {
-            Waits::Claim { reply, .. } => drop(reply.send(Err(error.clone()))),
+            Waits::Claim { reply, .. } | Waits::Begin { reply, .. } => drop(reply.send(Err(error.clone()))),
             Waits::Answers(reply) | Waits::Asked(reply) => drop(reply.send(Err(error.clone()))),
             Waits::Nobody => {}
         }
@@ -157,6 +161,15 @@ impl Pending {
 
     fn stays_queued(&self) -> bool {
         matches!(self.waits, Waits::Answers(_) | Waits::Nobody)
+    }
+}
+
+/// A number for a claim that nobody has had.
+fn claim_id(generator: &dyn crate::Generator) -> ClaimId {
+    loop {
+        if let Some(claim) = ClaimId::new(u64::from_le_bytes(generator.bytes())) {
+            return claim;
+        }
     }
 }
 
@@ -258,12 +271,7 @@ impl Shard {
     /// Claims up to `want` jobs. Dropped before it is answered, it is withdrawn or what it was given is given back.
     pub(crate) async fn claim(self: &Arc<Self>, want: u32, since: u64) -> Result<Given> {
         let (reply, told) = oneshot::channel();
-        let generator = &*self.queue.backend().generator;
-        let claim = loop {
-            if let Some(claim) = ClaimId::new(u64::from_le_bytes(generator.bytes())) {
-                break claim;
-            }
-        };
+        let claim = claim_id(&*self.queue.backend().generator);
         let op = Op::Claim { claim, want, idle_elsewhere: true };
         self.submit(Pending::new(vec![op], Waits::Claim { since, reply }));
         self.wait_for(told, "claimed").await

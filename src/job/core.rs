@@ -2,6 +2,7 @@
 
 use super::{
     committer::Shard,
+    counters::{self, Counters},
     fetch::Segments,
     id::RisingIds,
     inbox::{Age, Inbox},
@@ -55,6 +56,7 @@ pub(crate) struct Shared {
     /// Committers that run, and what they have left to delete.
     pub(crate) tasks: TaskTracker,
     pub(crate) ids: Mutex<RisingIds>,
+    pub(crate) counters: Arc<Counters>,
     /// What workers have in hand.
     pub(crate) beside: Arc<Beside>,
     queues: Mutex<HashMap<(Namespace, String), Arc<Core>>>,
@@ -70,9 +72,10 @@ impl Shared {
         streams: Arc<stream::Shared>,
     ) -> Arc<Self> {
         let owner: Arc<str> = options.owner.as_deref().unwrap_or_else(|| crate::lease::default_owner()).into();
+        let counters = Arc::new(counters::new());
         Arc::new(Self {
             backend: Arc::clone(backend),
-            sessions: Sessions::new(leases, Arc::clone(backend), owner),
+            sessions: Sessions::new(leases, Arc::clone(backend), owner, Arc::clone(&counters)),
             segments: Segments::default(),
             options,
             max_clock_skew: shared.max_clock_skew,
@@ -82,6 +85,7 @@ impl Shared {
             runtime: tokio::runtime::Handle::current(),
             tasks: TaskTracker::new(),
             ids: Mutex::default(),
+            counters,
             beside: Arc::default(),
             queues: Mutex::default(),
         })

@@ -170,6 +170,7 @@ async fn enqueue(core: Arc<Core>, jobs: Vec<NewJob>, request: Option<String>) ->
         return Ok(Vec::new());
     }
     core.shared.activity.touch(&*core.backend().clock);
+    let weight = u64::try_from(jobs.iter().map(NewJob::weight).sum::<usize>()).unwrap_or(0);
     let settings = core.settings().await.map_err(|error| failed(error, count))?;
     // A wrong clock of this machine must not put off what is due now.
     if core.backend().store_time().is_none() {
@@ -198,6 +199,9 @@ async fn enqueue(core: Arc<Core>, jobs: Vec<NewJob>, request: Option<String>) ->
         }
         first = first.or(error);
     }
+    let safe = fates.iter().filter(|fate| matches!(fate, Fate::Enqueued(_))).count();
+    core.shared.counters.enqueued(u64::try_from(safe).unwrap_or(0));
+    core.shared.counters.bytes_enqueued(weight);
     if let Some(error) = first {
         return Err(EnqueueError { error, fates });
     }

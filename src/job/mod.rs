@@ -54,6 +54,7 @@ mod attempt;
 mod claiming;
 mod committer;
 mod core;
+mod counters;
 mod dead;
 mod depth;
 mod enqueue;
@@ -78,6 +79,7 @@ pub(crate) mod segment;
 mod session;
 mod settings;
 mod slot;
+mod tracker;
 mod whole;
 pub(crate) mod worker;
 
@@ -100,6 +102,7 @@ pub use queue::Queue;
 pub use queues::Queues;
 pub use redrive::{DeadPurge, Redriven, Redriving};
 pub use settings::{KindSettings, QueueSettings};
+pub use tracker::{InFlight, NewTracked, Recovered, RecoveredJob, Recovery, Tracked, Tracker};
 pub use worker::{
     CancelReason, IntoOutcome, JobContext, JobOutcome, KindOptions, RunningJob, Worker, WorkerBuilder, WorkerHealth,
     WorkerState, typed, with_state,

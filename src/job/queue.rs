@@ -196,7 +196,9 @@ impl Queue {
 
     /// How many jobs there are: three listings, and one read for each shard.
     pub async fn depth(&self) -> Result<super::QueueDepth> {
-        super::depth::depth(&self.core).await
+        let depth = super::depth::depth(&self.core).await?;
+        super::counters::show_depth(&self.core.name, &depth);
+        Ok(depth)
     }
 }
 

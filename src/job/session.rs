@@ -7,6 +7,7 @@
 use super::{
     apply::Ticket,
     committer::Shard,
+    counters::{Counters, SESSIONS_ALIVE},
     ledger::{Millis, SessionId},
 };
 use crate::{
@@ -35,6 +36,8 @@ pub(crate) struct Session {
     lease: LeaseId,
     owner: Arc<str>,
     lost: CancellationToken,
+    /// Its end was counted.
+    noted: AtomicBool,
     guard: Mutex<Option<Guard>>,
 }
 
@@ -76,6 +79,7 @@ pub(crate) struct Sessions {
     leases: Leases,
     backend: Arc<Backend>,
     owner: Arc<str>,
+    counters: Arc<Counters>,
     current: tokio::sync::Mutex<Option<Arc<Session>>>,
     /// Claims in hand or on their way, over all queues.
     in_hand: AtomicUsize,
@@ -111,11 +115,12 @@ fn key(id: SessionId) -> Result<Key> {
 }
 
 impl Sessions {
-    pub(crate) fn new(leases: Leases, backend: Arc<Backend>, owner: Arc<str>) -> Arc<Self> {
+    pub(crate) fn new(leases: Leases, backend: Arc<Backend>, owner: Arc<str>, counters: Arc<Counters>) -> Arc<Self> {
         Arc::new(Self {
             leases,
             backend,
             owner,
+            counters,
             current: tokio::sync::Mutex::new(None),
             in_hand: AtomicUsize::new(0),
             shards: Mutex::default(),
@@ -142,7 +147,7 @@ impl Sessions {
         }
         if let Some(lost) = current.take() {
             // Whoever finds its own session over frees its record at once.
-            lost.lost.cancel();
+            self.note_lost(&lost);
             drop(lost.guard().take());
         }
         let id = SessionId(self.backend.generator.bytes());
@@ -155,16 +160,28 @@ impl Sessions {
         };
         let lease = guard.grant().lease_id();
         let (owner, lost) = (Arc::clone(&self.owner), guard.cancellation());
-        let session = Arc::new(Session { id, lease, owner, lost, guard: Mutex::new(Some(guard)) });
+        let session =
+            Arc::new(Session { id, lease, owner, lost, noted: AtomicBool::new(false), guard: Mutex::new(Some(guard)) });
         self.shards().clear();
+        self.counters.sessions_begun(1);
+        metrics::gauge!(SESSIONS_ALIVE).increment(1.0);
         *current = Some(Arc::clone(&session));
         Ok(session)
     }
 
     /// It was found over: never used again, and its record is freed at once.
     pub(crate) fn lose(&self, session: &Session) {
-        session.lost.cancel();
+        self.note_lost(session);
         drop(session.guard().take());
+    }
+
+    /// Told and counted once, however it was found out.
+    fn note_lost(&self, session: &Session) {
+        if !session.noted.swap(true, SeqCst) {
+            self.counters.sessions_lost(1);
+            metrics::gauge!(SESSIONS_ALIVE).decrement(1.0);
+        }
+        session.lost.cancel();
     }
 
     fn shards(&self) -> MutexGuard<'_, Vec<Weak<Shard>>> {
@@ -212,6 +229,10 @@ impl Sessions {
         let shards: Vec<Arc<Shard>> = self.shards().drain(..).filter_map(|shard| shard.upgrade()).collect();
         for shard in shards {
             shard.close_session(&session).await;
+        }
+        if !session.noted.swap(true, SeqCst) {
+            self.counters.sessions_ended(1);
+            metrics::gauge!(SESSIONS_ALIVE).decrement(1.0);
         }
         session.release().await;
     }

@@ -115,7 +115,7 @@ impl Work<'_> {
         self.grant(claim, session, items)
     }
 
-    fn grant(&mut self, claim: ClaimId, session: SessionId, mut items: Vec<Item>) -> Outcome {
+    pub(super) fn grant(&mut self, claim: ClaimId, session: SessionId, mut items: Vec<Item>) -> Outcome {
         // Known to be there: it was asked for before anything was taken.
         let Some(fence) = self.fence.or_else(|| self.next_fence()) else {
             self.put_back(items);

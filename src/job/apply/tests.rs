@@ -10,6 +10,7 @@ mod operating;
 mod random;
 mod speed;
 mod stalling;
+mod tracking;
 mod world;
 
 use super::*;

@@ -112,6 +112,7 @@ impl<'a> Work<'a> {
             Op::BuryRaw { name, reason } => self.bury_raw(name, *reason),
             Op::Open { facts } => self.open(facts),
             Op::Claim { claim, want, idle_elsewhere } => self.claim(*claim, *want, *idle_elsewhere),
+            Op::Begin(begin) => super::track::begin(self, begin),
             Op::Answer(answer) => self.answer(answer),
             Op::Recover { session } => self.recover(*session),
             Op::Spill(spill) => self.spill(spill),

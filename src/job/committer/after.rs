@@ -1,6 +1,6 @@
 //! What follows from a commit that has landed: callers are told, and finished segments are deleted.
 
-use super::{Desk, Given, Granted, Pending, Shard, Waits, plan::Sent, publish};
+use super::{Desk, Given, Granted, Pending, Shard, Waits, begin, plan::Sent, publish};
 use crate::{
     Error,
     job::{
@@ -52,6 +52,8 @@ impl Shard {
                 self.queue.shared.sessions.note_row(self);
             }
         }
+        sent.done.count(&self.queue.shared.counters);
+        sent.recovered.iter().for_each(|recovery| recovery.tell(&self.queue.name, self.number));
         self.tell(desk, pending, spans, &sent.outcomes, session);
         let Some(known) = self.known() else { return };
         let ledger = known.seen.record();
@@ -96,6 +98,7 @@ impl Shard {
         for (pending, span) in pending.into_iter().zip(spans) {
             let outcomes = outcomes.get(span.clone()).unwrap_or_default();
             match pending.waits {
+                Waits::Begin { .. } => left.extend(begin::tell(self, desk, pending, outcomes, session)),
                 Waits::Claim { reply, .. } => match (outcomes.first(), session) {
                     (Some(Outcome::Claimed { claim, fence, jobs }), Some(session)) => {
                         // It looks again after the commit: what it no longer believes in is not started.
@@ -163,6 +166,7 @@ impl Shard {
             if let Some(error) = deleted.error {
                 tracing::warn!(%error, "finished segments could not be deleted: they are tried again in a minute");
             }
+            self.queue.shared.counters.deleted(u64::try_from(deleted.gone.len()).unwrap_or(0));
             let confirmed = bulk.iter().filter_map(|(name, since)| {
                 let path = Name::new(layout.segment(name)?);
                 let since = (*since)?;

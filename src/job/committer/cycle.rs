@@ -1,6 +1,6 @@
 //! What goes into a commit: what was asked for, what the inbox shows, and what the ledger wants to have done.
 
-use super::{Desk, Pending, Shard, Waits, chores::Chores, plan::Prepared};
+use super::{Desk, Pending, Shard, Waits, begin, chores::Chores, plan::Prepared};
 use crate::{
     Error, Result,
     job::{
@@ -99,7 +99,7 @@ impl Shard {
         let must_be_fresh = pending.iter().any(|pending| match pending.waits {
             Waits::Asked(_) => !matches!(pending.ops[..], [Op::Close]),
             Waits::Answers(_) => session.is_none(),
-            Waits::Claim { .. } | Waits::Nobody => false,
+            Waits::Claim { .. } | Waits::Begin { .. } | Waits::Nobody => false,
         });
         let mut seen = match self.known() {
             Some(known) if !must_be_fresh => known.seen,
@@ -127,6 +127,11 @@ impl Shard {
                 self.ready_to_claim(desk).await?;
                 session = desk.session.clone().filter(is_valid);
             }
+        }
+        if begin::has_begins(pending) {
+            self.ready_to_claim(desk).await?;
+            session = desk.session.clone().filter(is_valid);
+            begin::write(self, ledger, pending).await?;
         }
         self.patch(ledger, pending).await?;
         let absorbing = self.absorb(&mut tail, &mut age);

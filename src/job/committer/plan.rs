@@ -4,19 +4,20 @@ use super::{Desk, Pending, Shard, Waits};
 use crate::{
     Error, ErrorKind, Result,
     job::{
-        apply::{Attempt, Caps, Context, Op, Outcome, Refused, Verdict, apply, verdict},
+        apply::{Attempt, Caps, Context, Op, Outcome, Recovered, Refused, Verdict, apply, verdict},
         core::Known,
+        counters::Done,
         id::SegmentId,
         inbox::Age,
         layout::SegmentName,
-        ledger::Ledger,
+        ledger::{Ledger, Millis},
         session::Session,
         slot::LedgerSlot,
     },
     record::{Change, Changed, Patience, Plan},
     storage::cas::{Seen, Stamp},
 };
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 /// What a commit is made of.
 pub(super) struct Prepared {
@@ -41,6 +42,43 @@ pub(crate) struct Sent {
     /// It was made under the session.
     pub(super) with_session: bool,
     pub(super) closing: bool,
+    pub(super) done: Done,
+    pub(super) recovered: Vec<Recovery>,
+}
+
+/// What came back from one dead process, for whoever reads the log.
+#[derive(Debug)]
+pub(super) struct Recovery {
+    owner: Arc<str>,
+    what: Recovered,
+    /// Since its session was to end at the earliest.
+    late: Duration,
+}
+
+impl Recovery {
+    pub(super) fn tell(&self, queue: &str, shard: u8) {
+        let Self { owner, what, late } = self;
+        let Recovered { waiting, cancelled, buried, charged } = *what;
+        if waiting + cancelled + buried > 0 {
+            tracing::info!(
+                %owner, queue, shard, jobs = waiting, buried, cancelled, charged, ?late,
+                "a process has died: its jobs are taken back"
+            );
+        }
+    }
+}
+
+/// What was taken back by a commit, by the ledger before it.
+fn recoveries(ledger: &Ledger, now: Millis, ops: &[Op], outcomes: &[Outcome]) -> Vec<Recovery> {
+    let recovery = |(op, outcome): (&Op, &Outcome)| match (op, outcome) {
+        (Op::Recover { session }, Outcome::Recovered(what)) => {
+            let session = ledger.session(*session)?;
+            let late = Duration::from_millis(u64::try_from(now.saturating_sub(session.until)).unwrap_or(0));
+            Some(Recovery { owner: Arc::clone(&session.owner), what: *what, late })
+        }
+        _ => None,
+    };
+    ops.iter().zip(outcomes).filter_map(recovery).collect()
 }
 
 /// Why nothing is written.
@@ -74,6 +112,8 @@ struct Planner<'a> {
     /// One of the attempts was made without the session's ticket, because the session was over by then.
     unsigned: bool,
     has_answers: bool,
+    /// A write was planned before.
+    planned: bool,
 }
 
 impl Planner<'_> {
@@ -116,12 +156,18 @@ impl Planner<'_> {
         if !applied.changed && self.attempts.is_empty() {
             return stop(Stop::Unchanged(applied.outcomes));
         }
+        if !self.attempts.is_empty() || self.planned {
+            self.shard.queue.shared.counters.conflicts(1);
+        }
+        self.planned = true;
         self.attempts.push(Attempt { write_id: stamp.write_id, base: ledger.revision });
         self.unsigned |= !with_session;
         let closed = |(op, outcome): (&Op, &Outcome)| matches!((op, outcome), (Op::Close, Outcome::Done));
         let closing = ops.iter().zip(&applied.outcomes).any(closed);
         let (outcomes, finished, unnamed) = (applied.outcomes, applied.finished, applied.unnamed);
-        let sent = Sent { outcomes, finished, unnamed, with_session, closing };
+        let done = Done::new(&ledger.counters, &applied.ledger.counters, ops.len());
+        let recovered = recoveries(ledger, self.shard.now(), ops, &outcomes);
+        let sent = Sent { outcomes, finished, unnamed, with_session, closing, done, recovered };
         Ok((Arc::new(sent), Plan::Write(applied.ledger)))
     }
 }
@@ -136,7 +182,7 @@ impl Shard {
     ) -> Result<(), (Error, Vec<Pending>)> {
         let Operations { ops, spans, firm } = self.operations(desk, &pending, &prepared);
         let Prepared { seen, settings, session, age, .. } = prepared;
-        let has_answers = ops.iter().any(|op| matches!(op, Op::Answer(_) | Op::Spill(_)));
+        let has_answers = ops.iter().any(|op| matches!(op, Op::Answer(_) | Op::Spill(_) | Op::Begin(_)));
         let mut planner = Planner {
             shard: self,
             settings: &settings,
@@ -148,6 +194,7 @@ impl Shard {
             attempts: Vec::new(),
             unsigned: false,
             has_answers,
+            planned: false,
         };
         let backend = self.queue.backend();
         let began = Age::now(backend);
@@ -280,6 +327,10 @@ fn unknown(pending: Vec<Pending>) -> Vec<Pending> {
         pending.ops.retain(|op| !answers && op.may_be_sent_again_in_doubt());
         if answers {
             let text = "the answer for a job may have been written, and its session is over: look at the job";
+            pending.fail(&Error::unknown(text));
+        } else if matches!(pending.waits, Waits::Begin { .. }) {
+            // Never sent again: it may have landed, been recovered and ended since.
+            let text = "whether jobs were begun is not known, and their session is over: begin them again";
             pending.fail(&Error::unknown(text));
         } else {
             rest.push(pending);

@@ -54,3 +54,22 @@ impl Drop for InHand {
         self.beside.jobs.fetch_sub(1, SeqCst);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_runs_alone_only_with_nothing_else_in_hand_and_until_it_is_answered() {
+        let beside = Arc::new(Beside::default());
+        let other = beside.hold();
+        let mut lone = beside.hold();
+        assert!(!lone.be_alone() && !beside.runs_alone());
+        drop(other);
+        assert!(lone.be_alone() && beside.runs_alone());
+        assert!(!beside.hold().be_alone(), "one at a time");
+        drop(lone);
+        assert!(!beside.runs_alone());
+        assert_eq!(beside.jobs(), 0);
+    }
+}

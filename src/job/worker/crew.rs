@@ -16,7 +16,11 @@ use super::{
 use crate::{
     JobId,
     clock::{Clock, Moment},
-    job::{Job, answer::AttemptEnd, core::Core},
+    job::{
+        Job,
+        answer::AttemptEnd,
+        counters::{Counters, DELAY_SECONDS},
+    },
 };
 pub(super) use claims::Source;
 use claims::{Came, Waiting};
@@ -49,6 +53,7 @@ type Told = (JobId, crate::Result<AttemptEnd>);
 pub(super) struct Crew {
     clock: Arc<dyn Clock>,
     beside: Arc<Beside>,
+    counters: Arc<Counters>,
     plan: Plan,
     sources: Vec<Source>,
     shutdown: CancellationToken,
@@ -79,6 +84,7 @@ impl Crew {
         *board.facts() = facts.clone();
         Self {
             beside: Arc::clone(&shared.beside),
+            counters: Arc::clone(&shared.counters),
             clock,
             plan,
             shutdown,
@@ -124,7 +130,7 @@ impl Crew {
             tokio::select! {
                 Some(ended) = self.tasks.join_next_with_id() => self.ended(ended),
                 Some(came) = self.claims.next() => self.came(came).await,
-                Some((id, told)) = self.answers.next() => heard(id, told),
+                Some((id, told)) = self.answers.next() => heard(id, told, &self.counters),
                 () = self.shutdown.cancelled(), if self.draining.is_none() => {}
                 () = clock.sleep(wait) => {}
             }
@@ -166,6 +172,10 @@ impl Crew {
     }
 
     fn start(&mut self, job: Job, hand: InHand, now: Moment) {
+        if let Some(due) = job.due_at() {
+            let delay = self.clock.wall().since(due);
+            metrics::histogram!(DELAY_SECONDS).record(delay.as_secs_f64());
+        }
         let context = JobContext::new(job, self.shutdown.clone());
         let kind = context.kind();
         let limits = self.plan.limits(kind, context.timeout());
@@ -192,6 +202,7 @@ impl Crew {
         let late = now.since(self.next_tick);
         if late >= LATE {
             self.facts.starved = Some((self.clock.wall(), late));
+            self.counters.starved(1);
             tracing::warn!(
                 ?late,
                 "the runtime did not run this worker: a handler blocks it, or the machine stood still"
@@ -215,10 +226,12 @@ impl Crew {
                 Watch::Nothing => {}
                 Watch::Stuck => {
                     let age = now.since(running.began);
+                    self.counters.stuck(1);
                     tracing::warn!(job = %id, kind, ?age, "a job runs for long: it may be stuck");
                 }
                 Watch::GiveUp => {
                     let timeout = running.timeout.unwrap_or_default();
+                    self.counters.timeouts(1);
                     tracing::warn!(job = %id, kind, ?timeout, "a handler did not stop in time: its attempt has failed");
                     left.extend(running.leave_behind(Ended::DidNotStop { timeout, grace }).map(|told| (id, told)));
                 }
@@ -240,9 +253,10 @@ impl Crew {
 }
 
 /// What has become of an answer.
-fn heard(id: JobId, told: crate::Result<AttemptEnd>) {
+fn heard(id: JobId, told: crate::Result<AttemptEnd>, counters: &Counters) {
     match told {
         Ok(AttemptEnd::Stale(stale)) => {
+            counters.stale(1);
             tracing::warn!(job = %id, %stale, "an attempt was over before it was answered for: nothing was changed");
         }
         Ok(_) => {}

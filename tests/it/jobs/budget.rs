@@ -215,3 +215,26 @@ async fn claim_and_depth_of_three_thousand_small_segments_stay_within_their_requ
 async fn a_hundred_thousand_small_segments_keep_claim_and_depth_within_requests() {
     many_small(100_000).await;
 }
+
+#[tokio::test]
+async fn a_begin_of_a_tracker_is_one_create_and_one_commit_and_a_finish_one_commit() {
+    let (bed, queue) = bed().await;
+    let tracker = queue.tracker();
+    // The first one makes the session.
+    assert!(tracker.begin("first", "x").await.unwrap().finish().await.unwrap().is_accepted());
+    for count in [1, 1000] {
+        let jobs = (0..count).map(|number| (format!("jid-{number}"), "payload"));
+        let (begun, made) = bed.counting(tracker.begin_many(jobs)).await;
+        let begun = begun.unwrap();
+        assert_eq!((begun.len(), kinds(&made)[..3].to_vec()), (count, vec![2, 0, 0]), "{made:?}");
+        let (ends, made) = bed.counting(tracker.finish_all(begun)).await;
+        assert!(ends.unwrap().iter().all(AttemptEnd::is_accepted));
+        assert_eq!(kinds(&made)[..3], [1, 0, 0], "{made:?}");
+    }
+    // Many callers at once are not many commits.
+    let (begun, made) = bed
+        .counting(futures_util::future::try_join_all((0..200).map(|number| tracker.begin(format!("b{number}"), "x"))))
+        .await;
+    assert_eq!(begun.unwrap().len(), 200);
+    assert!(made.of(Put) <= 4, "{made:?}");
+}

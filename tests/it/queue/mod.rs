@@ -9,4 +9,5 @@ mod inbox;
 mod operating;
 mod processes;
 mod shared;
+mod tracker;
 mod workers;

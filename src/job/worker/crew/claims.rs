@@ -188,6 +188,7 @@ impl Crew {
             source.claimed.retain(|(_, _, since)| now.since(*since) < STARTS_WITHIN);
             let late = before - source.claimed.len();
             if late > 0 {
+                self.counters.given_back(u64::try_from(late).unwrap_or(0));
                 tracing::debug!(jobs = late, queue = %source.core.name, "jobs that could not be started soon are given back");
                 source.waiting = Waiting::Until(now.plus(TICK));
             }

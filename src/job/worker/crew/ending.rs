@@ -4,7 +4,7 @@ use super::{CancelReason, Crew, Ended, Running, Waiting, WorkerState};
 use crate::{
     JobId,
     clock::Moment,
-    job::{answer::Answering, worker::JobOutcome},
+    job::{answer::Answering, counters::RUN_SECONDS, worker::JobOutcome},
 };
 use std::any::Any;
 use tokio::task::{Id, JoinError};
@@ -20,9 +20,12 @@ impl Crew {
             }
         };
         let Some(running) = self.running.remove(&id) else { return };
-        self.pace.ended(self.clock.monotonic());
+        let now = self.clock.monotonic();
+        self.pace.ended(now);
+        metrics::histogram!(RUN_SECONDS).record(now.since(running.began).as_secs_f64());
         let job = running.context.id();
         if let Ended::Panicked(message) = &ended {
+            self.counters.panics(1);
             tracing::error!(%job, message, "a handler panicked: its attempt has failed");
         }
         let told = running.answer(ended).map(|told| (job, told));

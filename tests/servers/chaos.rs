@@ -6,6 +6,7 @@
 mod checker;
 mod driver;
 mod history;
+mod jobs;
 mod resource;
 mod worker;
 

@@ -20,6 +20,7 @@ mod proxied;
 #[path = "../shared/said.rs"]
 mod said;
 mod sweeper;
+mod tracked;
 
 /// One set of tests for each kind of place. Those on the given store need its URL, and are run by `tests/servers/run`.
 macro_rules! suite {

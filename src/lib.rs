@@ -172,3 +172,6 @@ mod testkit {
 #[cfg(doctest)]
 #[doc = include_str!("../docs/STREAMS.md")]
 mod streams {}
+#[cfg(doctest)]
+#[doc = include_str!("../docs/WORKERS.md")]
+mod workers {}

@@ -29,6 +29,8 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         ],
     ),
     ("put", &["leasehold put reports/today --fence 1767225600000000 report.csv"]),
+    ("semaphore show", &["leasehold semaphore show builds -o json"]),
+    ("semaphore resize", &["leasehold semaphore resize builds 5"]),
     ("elect", &["leasehold elect scheduler -- ./scheduler.sh"]),
     (
         "acquire",

@@ -17,6 +17,7 @@ mod output;
 mod process;
 mod put;
 mod remote;
+mod semaphore;
 mod serve;
 mod settings;
 mod shell;
@@ -71,6 +72,9 @@ enum Command {
     Work(jobs::Work),
     /// Write an object that refuses a fence older than one that it was written with
     Put(put::Put),
+    /// See or change how many may hold a key at once (`lock -n`)
+    #[command(subcommand)]
+    Semaphore(semaphore::Command),
     /// Decide transactions: commit or abort, once and for all
     #[command(subcommand)]
     Txn(txn::Command),
@@ -141,6 +145,7 @@ async fn dispatch(command: &Command, config: &Config) -> Outcome {
         Command::Enqueue(enqueue) => enqueue.run(config).await,
         Command::Work(work) => work.run(config).await,
         Command::Put(put) => put.run(config).await,
+        Command::Semaphore(semaphore) => semaphore.run(config).await,
         Command::Txn(txn) => txn.run(config).await,
         Command::Sweep(sweep) => sweep.run(config).await,
         Command::Serve(serve) => serve.run(config).await,

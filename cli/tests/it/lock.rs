@@ -393,3 +393,21 @@ fn whoever_waits_is_told_for_whom() {
     }
     assert_eq!(home.run(&["release", "x", "--lease", &lease]).code, 0);
 }
+
+#[test]
+fn a_semaphore_gets_another_size_for_everybody_by_resize_alone() {
+    let home = Home::new();
+    assert_eq!(home.run(&["lock", "builds", "-n", "2", "--", "true"]).code, 0);
+    let other = home.run(&["lock", "builds", "-n", "3", "--", "true"]);
+    assert!(other.code != 0 && other.err.contains("2 slots"), "{other:?}");
+
+    assert_eq!(field(&home.json(&["semaphore", "resize", "builds", "3"]), "slots"), "3");
+    assert_eq!(home.run(&["lock", "builds", "-n", "3", "--", "true"]).code, 0);
+    let old = home.run(&["lock", "builds", "-n", "2", "--", "true"]);
+    assert!(old.code != 0 && old.err.contains("3 slots"), "{old:?}");
+    let shown = home.json(&["semaphore", "show", "builds"]);
+    assert!(shown.contains(r#""slots":3,"held_by":[],"waiting":0"#), "{shown}");
+
+    let none = home.run(&["semaphore", "resize", "unheard-of", "3"]);
+    assert!(none.code != 0 && none.err.contains("no semaphore unheard-of"), "{none:?}");
+}

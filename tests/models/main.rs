@@ -8,6 +8,7 @@
 mod corpora;
 mod decisions;
 mod leases;
+mod retiring;
 
 use leasehold::{Clock, clock::SystemClock};
 use stateright::{Checker, HasDiscoveries, Model};

@@ -203,6 +203,27 @@ impl Grant {
     }
 }
 
+/// For programs: what others see of it too, by the names that [`Holder`] has.
+impl Serialize for Grant {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Shown<'a> {
+            namespace: &'a Namespace,
+            #[serde(flatten)]
+            key: &'a Key,
+            lease_id: LeaseId,
+            owner: &'a str,
+            fence: Fence,
+            expires_ms: Timestamp,
+            #[serde(serialize_with = "millis::serialize")]
+            ttl_ms: Duration,
+        }
+        let Self { namespace, key, id, owner, fence, expires, ttl, .. } = self;
+        let (lease_id, fence, expires_ms, ttl_ms) = (*id, *fence, *expires, ttl.as_duration());
+        Shown { namespace, key, lease_id, owner, fence, expires_ms, ttl_ms }.serialize(serializer)
+    }
+}
+
 impl fmt::Debug for Grant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Grant")

@@ -1,6 +1,6 @@
 //! What every process that uses a store must have alike: written into `store.json` once, read from there by all others.
 //!
-//! Two values are everybody's: how far clocks may differ, and the margin that follows from it. Each kind of record declares
+//! Two values belong to no kind: how far clocks may differ, and the margin that follows from it. Each kind of record declares
 //! its own. `store.json` is made of all of them, one number of milliseconds each.
 
 mod change;
@@ -10,6 +10,7 @@ pub use change::SharedSettingsChange;
 pub use setting::{MARGIN, MAX_CLOCK_SKEW, Rules, SharedSetting, Stop};
 
 use crate::{Error, Result, storage::store_json::StoreRecord, timing, ttl::in_words};
+use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use serde_json::{Map, Value};
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -31,7 +32,17 @@ pub struct SharedSettings {
     rules: Arc<[&'static Rules]>,
 }
 
-/// Every setting that these rules declare, after the two that are everybody's.
+/// For programs: the epoch, and every value in milliseconds by the name that it has in `store.json`.
+impl Serialize for SharedSettings {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("epoch", &self.epoch)?;
+        self.in_file().iter().try_for_each(|(name, value)| map.serialize_entry(name, value))?;
+        map.end()
+    }
+}
+
+/// Every setting that these rules declare, after the two that belong to no kind.
 pub(crate) fn declared<'a>(rules: &'a [&'static Rules]) -> impl Iterator<Item = &'static SharedSetting> + 'a {
     let kinds = rules.iter().flat_map(|rules| rules.settings);
     [&MAX_CLOCK_SKEW, &MARGIN].into_iter().chain(kinds)

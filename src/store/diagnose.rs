@@ -3,6 +3,7 @@
 use super::{SharedSettings, StoreBuilder};
 use crate::{
     Error, ErrorKind, Result, WriteId,
+    duration::millis,
     shared::Rules,
     storage::{
         Backend, Interval, Name, backend::TimeSource, blames_credentials, cas::Slot, layout::PROBE, probe,
@@ -11,12 +12,13 @@ use crate::{
     timing::{self, LONGEST_SPREAD},
 };
 use bytes::Bytes;
+use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use std::{sync::Arc, time::Duration};
 
 /// How many reads and writes are timed.
 const TIMED: usize = 20;
 
-/// One thing that was tried.
+/// One thing that was tried. For programs (serde): its name, `ok` (`null` where it was not tried) and the `error`.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Check {
@@ -38,7 +40,19 @@ impl Check {
     }
 }
 
-/// How long many things of one kind took.
+impl Serialize for Check {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("name", self.name)?;
+        map.serialize_entry("ok", &self.result.as_ref().map(Result::is_ok))?;
+        if let Some(error) = self.error() {
+            map.serialize_entry("error", &error.to_string())?;
+        }
+        map.end()
+    }
+}
+
+/// How long many things of one kind took; for programs (serde) in milliseconds, with two decimals.
 ///
 /// ```
 /// use leasehold::store::Percentiles;
@@ -49,15 +63,29 @@ impl Check {
 /// assert_eq!((percentiles.p50.as_millis(), percentiles.p99.as_millis()), (50, 99));
 /// assert_eq!(Percentiles::of(Vec::new()), None);
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Percentiles {
     /// Half of them took no longer.
+    #[serde(rename = "p50_ms", serialize_with = "hundredths")]
     pub p50: Duration,
     /// 90 of 100 took no longer.
+    #[serde(rename = "p90_ms", serialize_with = "hundredths")]
     pub p90: Duration,
     /// 99 of 100 took no longer.
+    #[serde(rename = "p99_ms", serialize_with = "hundredths")]
     pub p99: Duration,
+}
+
+fn hundredths<S: Serializer>(time: &Duration, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_f64((time.as_secs_f64() * 100_000.).round() / 100.)
+}
+
+fn optional_millis<S: Serializer>(time: &Option<Duration>, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    match time {
+        Some(time) => millis::serialize(time, serializer),
+        None => serializer.serialize_none(),
+    }
 }
 
 impl Percentiles {
@@ -88,16 +116,19 @@ pub enum Verdict {
 }
 
 /// What was found out about a store.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Diagnosis {
     /// Which store.
+    #[serde(rename = "store")]
     pub place: String,
     /// What was tried, in order.
     pub checks: Vec<Check>,
     /// How far this machine's clock and the store's are apart; the store counts whole seconds.
+    #[serde(rename = "skew_ms", serialize_with = "optional_millis")]
     pub skew: Option<Duration>,
     /// How far they may be: what is in the store, or what would be agreed.
+    #[serde(rename = "max_clock_skew_ms", serialize_with = "millis::serialize")]
     pub max_clock_skew: Duration,
     /// How long reads took.
     pub reads: Option<Percentiles>,
@@ -106,6 +137,7 @@ pub struct Diagnosis {
     /// How many requests were made to find out.
     pub requests: u64,
     /// How far apart the stamps of the store's own clocks were found: leases end later by as much.
+    #[serde(rename = "spread_ms", serialize_with = "millis::serialize")]
     pub spread: Duration,
     /// What an operator should know although nothing failed.
     pub remarks: Vec<String>,

@@ -4,6 +4,7 @@ use super::{SharedSettings, SharedSettingsChange, open::CONFLICTS, repair::Logge
 use crate::{
     Error, Result,
     clock::Timestamp,
+    duration::millis,
     record::{Change, Changed, Patience, Plan},
     shared::Rules,
     storage::{
@@ -13,10 +14,11 @@ use crate::{
     },
     ttl::in_words,
 };
+use serde::Serialize;
 use std::{sync::Arc, time::Duration};
 
 /// What is in `store.json`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct StoreInfo {
     /// The version of its format.
@@ -26,10 +28,12 @@ pub struct StoreInfo {
     /// What all processes have alike.
     pub shared_settings: SharedSettings,
     /// When the store was last found to be safe, by its own clock.
+    #[serde(rename = "probed_ms")]
     pub probed_at: Option<Timestamp>,
     /// By which version of this library.
     pub probed_by: Option<String>,
     /// How far apart the stamps of the store's own clocks were found: leases end later by as much.
+    #[serde(rename = "spread_ms", serialize_with = "millis::serialize")]
     pub spread: Duration,
 }
 

@@ -233,3 +233,37 @@ async fn a_lock_on_a_store_that_stays_down_is_logged_once() {
     memory.pass(60, SECOND).await;
     waiting.await.unwrap().unwrap().release().await.unwrap();
 }
+
+/// The names and units that the program and the service have too.
+#[tokio::test]
+async fn what_programs_are_told_of_a_grant_and_a_store_is_in_milliseconds() {
+    let memory = Memory::new().await;
+    let guard = memory.store.lock("orders/42").owner("worker-7").ttl(SECOND).await.unwrap();
+    let grant = serde_json::to_value(guard.grant()).unwrap();
+    let expected = serde_json::json!({
+        "namespace": "default",
+        "key": "orders/42",
+        "lease_id": guard.grant().lease_id().to_string(),
+        "owner": "worker-7",
+        "fence": guard.fence().get(),
+        "expires_ms": guard.grant().expires_at().as_millis(),
+        "ttl_ms": 1000,
+    });
+    assert_eq!(grant, expected);
+
+    let info = serde_json::to_value(memory.store.info().await.unwrap()).unwrap();
+    let shared = &info["shared_settings"];
+    assert_eq!((&shared["epoch"], &shared["max_clock_skew_ms"]), (&1.into(), &1000.into()), "{info}");
+    assert!(info["spread_ms"].is_u64() && shared["max_ttl_ms"].is_u64(), "{info}");
+}
+
+#[tokio::test]
+async fn what_programs_are_told_of_a_diagnosis_says_what_failed_and_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", folder.path().display());
+    let diagnosis = leasehold::Store::builder().url(&url).diagnose().await.unwrap();
+    let told = serde_json::to_value(&diagnosis).unwrap();
+    assert_eq!(told["checks"][0]["name"], diagnosis.checks[0].name, "{told}");
+    assert!(told["checks"].as_array().unwrap().iter().all(|check| check["ok"] == true && check.get("error").is_none()));
+    assert!(told["reads"]["p50_ms"].is_f64() && told["max_clock_skew_ms"].is_u64(), "{told}");
+}

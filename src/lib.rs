@@ -90,6 +90,7 @@ mod fence;
 pub mod fenced;
 pub mod fsck;
 mod generator;
+mod hex;
 mod hour;
 mod id;
 mod index;
@@ -111,6 +112,7 @@ mod storage;
 pub mod store;
 pub mod stream;
 pub mod sweep;
+mod sync;
 mod timing;
 mod ttl;
 

@@ -7,6 +7,7 @@ use super::layout::Day;
 use crate::{
     Error, Result,
     clock::Timestamp,
+    hex::hex,
     stream::{Message, MessageId},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
@@ -16,7 +17,6 @@ use serde::{Serialize, de::IgnoredAny};
 use sha2::{Digest as _, Sha256};
 use std::{
     collections::BTreeMap,
-    fmt::Write as _,
     io::{BufRead, BufReader, Write as _},
     time::Duration,
 };
@@ -90,10 +90,7 @@ pub(crate) fn digest(lines: impl Iterator<Item = (u64, MessageId)>) -> String {
         digest.update(offset.to_be_bytes());
         digest.update(id.as_bytes());
     }
-    digest.finalize().iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex(&digest.finalize())
 }
 
 /// The digest of some rows.

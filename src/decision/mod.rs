@@ -34,12 +34,13 @@ use crate::{
         cas::{self, Seen},
     },
     sweep::Activity,
+    sync::Locked as _,
 };
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     fmt, mem,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -65,7 +66,7 @@ impl fmt::Display for Decision {
     }
 }
 
-/// The result of [`Decisions::decide`]: the decision that stands from now on, whoever made it.
+/// The result of [`Decisions::decide`]: the decision that stands from now on, made by this call or by an earlier one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "the decision may be another one than was asked for"]
 pub enum Decided {
@@ -203,13 +204,13 @@ impl Shared {
     }
 
     fn recall(&self, txn: TxnId) -> Option<Decision> {
-        let remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let remembered = self.remembered.locked();
         let (decision, expires) = remembered.get(txn)?;
         (self.backend.clock.wall() < expires).then_some(decision)
     }
 
     fn remember(&self, marker: &Marker) {
-        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut remembered = self.remembered.locked();
         remembered.insert(marker.txn, (marker.decision, marker.expires()));
     }
 
@@ -325,7 +326,7 @@ impl Decisions {
         }
     }
 
-    /// Deletes what is over for everybody, whether or not that works.
+    /// Deletes a marker that has expired by both clocks; a failure is left to the sweeper.
     async fn tidy(&self, txn: TxnId) {
         if let Err(error) = self.delete(txn).await {
             tracing::warn!(%txn, %error, "a decision whose time is over could not be deleted");
@@ -354,7 +355,7 @@ impl Decisions {
         let deleted = self.shared.backend.delete(std::slice::from_ref(&name)).await;
         if deleted.gone.contains(&name) {
             self.shared.counters.deleted_by_operation(1);
-            let mut remembered = self.shared.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut remembered = self.shared.remembered.locked();
             remembered.young.remove(&txn);
             remembered.old.remove(&txn);
             return Ok(());

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     Fence, Key, Result,
     clock::{self, Moment, Timestamp},
+    sync::Locked as _,
 };
 use futures_util::{FutureExt, future::BoxFuture};
 use std::{
@@ -19,7 +20,7 @@ use std::{
     future::poll_fn,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::Ordering::Relaxed},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, atomic::Ordering::Relaxed},
     task::Poll,
     time::Duration,
 };
@@ -85,7 +86,7 @@ struct Inner {
 
 impl GuardState {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.locked()
     }
 
     fn grant(&self) -> Grant {

@@ -1,6 +1,6 @@
 //! Keeps the leases of all guards alive, from one task: a timer for each process and not for each lease.
 
-use crate::clock::Moment;
+use crate::{clock::Moment, sync::Locked as _};
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use std::{
     any::Any,
@@ -8,7 +8,7 @@ use std::{
     fmt,
     ops::ControlFlow,
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
 };
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
@@ -59,7 +59,7 @@ impl Default for Keeper {
 
 impl Keeper {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.locked()
     }
 
     /// Looks after something from this moment on.

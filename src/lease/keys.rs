@@ -7,13 +7,13 @@ use super::{
     tries::Tries,
     types::{Grant, Request},
 };
-use crate::{Key, LeaseId, Namespace, record::Line};
+use crate::{Key, LeaseId, Namespace, record::Line, sync::Locked as _};
 use std::{
     borrow::Borrow,
     cmp::Ordering,
     collections::BTreeSet,
     fmt, mem,
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicU32},
+    sync::{Arc, Mutex, atomic::AtomicU32},
 };
 
 /// One key, as this process sees it. There is one entry for a key at a time.
@@ -175,7 +175,7 @@ impl Keys {
 
     #[allow(clippy::mutable_key_type, reason = "ordered by names, which do not change")]
     pub(super) fn get(&self, namespace: &Namespace, key: &Key) -> Arc<KeyEntry> {
-        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut generations = self.generations.locked();
         let name: &dyn ByName = &(namespace, key);
         if let Some(Named(entry)) = generations.young.get(name) {
             return Arc::clone(entry);

@@ -11,11 +11,12 @@ use crate::{
     Decoded, Error, Hour, Key, Namespace, Result,
     kind::{Content, Context, Declaration, Entry, Finding, Kind, Object, Swept, Verdict},
     storage::{Name, cas::Slot},
+    sync::Locked as _,
 };
 use async_trait::async_trait;
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -41,7 +42,7 @@ impl LeaseKind {
     }
 
     fn watched(&self) -> MutexGuard<'_, BTreeMap<Name, Watched>> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+        self.watched.locked()
     }
 
     /// Remembers a lease that is in the way and cannot be judged.

@@ -4,12 +4,12 @@ use super::{
     record::Record,
     types::{Grant, Holder},
 };
-use crate::{Error, ErrorKind, Fence, Key, LeaseId, clock::Timestamp};
+use crate::{Error, ErrorKind, Fence, Key, LeaseId, clock::Timestamp, sync::Locked as _};
 use serde::Serialize;
 use std::{
     collections::{BTreeSet, VecDeque},
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 /// How a lease was lost. Printed, it is one sentence without a full stop, for people:
@@ -174,7 +174,7 @@ impl Losses {
 
     /// Whether this one was not told of before.
     pub(super) fn is_news(&self, id: LeaseId) -> bool {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.0.locked();
         let news = told.ids.insert(id);
         if news {
             told.order.push_back(id);

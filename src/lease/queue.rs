@@ -1,11 +1,11 @@
 //! Those of one process that wait for a key, first in, first out.
 
 use super::types::{Grant, Request};
-use crate::LeaseId;
+use crate::{LeaseId, sync::Locked as _};
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -41,7 +41,7 @@ impl AttemptedIds {
     const MOST: usize = 16;
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<LeaseId>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.locked()
     }
 
     pub(super) fn add(&self, id: LeaseId) {
@@ -70,7 +70,7 @@ impl fmt::Debug for Waiter {
 
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, Waiters> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.locked()
     }
 
     /// Adds one to the end.

@@ -7,10 +7,10 @@ use super::{
     state::KeyState,
     types::{Held, Request, Status},
 };
-use crate::{Result, record::Right};
+use crate::{Result, record::Right, sync::Locked as _};
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
 };
 use tokio::sync::oneshot;
 
@@ -65,7 +65,7 @@ impl Asked {
 
 impl Tries {
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.locked()
     }
 
     pub(super) fn join<A>(&self, ask: impl FnOnce(oneshot::Sender<Result<A>>) -> Asked) -> Place<'_, A> {

@@ -1,10 +1,11 @@
 //! The right to change one record, which one operation of a process has at a time: a fair lock with two priorities.
 
+use crate::sync::Locked as _;
 use std::{
     collections::VecDeque,
     fmt,
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 use tokio::sync::oneshot;
 
@@ -44,7 +45,7 @@ impl<T> Line<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.locked()
     }
 
     /// The value, if it is not locked; then no operation waits for it either.

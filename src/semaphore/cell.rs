@@ -7,15 +7,15 @@ use super::{
     rules::Wish,
     types::{Full, Slot, SlotRenewed},
 };
-use crate::{Hour, LeaseId, Result, Ttl, kind::Verdict, lease::Grant};
+use crate::{Hour, LeaseId, Result, Ttl, kind::Verdict, lease::Grant, sync::Locked as _};
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 use tokio::sync::{Notify, oneshot};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-/// Where an answer goes. Whoever went away meanwhile has dropped the other end.
+/// Where an answer goes. A caller that has gone away has dropped the other end.
 pub(super) type Reply<T> = oneshot::Sender<Result<T>>;
 
 /// One who asks for a slot.
@@ -34,7 +34,7 @@ pub(super) enum Op {
     Settle { hour: Hour, dry_run: bool, reply: Reply<Verdict> },
 }
 
-/// What an asker is told. A slot that nobody takes out of it is given back.
+/// The answer to a caller. A slot that is not taken out of it is given back.
 #[derive(Debug)]
 pub(super) struct Handed {
     answer: Option<std::result::Result<Slot, Full>>,
@@ -46,7 +46,7 @@ impl Handed {
         Self { answer: Some(answer), cell: Arc::clone(cell) }
     }
 
-    /// From here on somebody has it.
+    /// From here on the caller has it.
     pub(super) fn take(mut self) -> Option<std::result::Result<Slot, Full>> {
         self.answer.take()
     }
@@ -82,7 +82,7 @@ pub(super) struct State {
     pub(super) waiters: VecDeque<Asker>,
     pub(super) ops: Vec<Op>,
     pub(super) kept: Vec<Arc<Kept>>,
-    /// What is known, while nobody looks after it.
+    /// What is known, while no task runs for it.
     pub(super) core: Option<Core>,
     pub(super) running: bool,
     /// The last that was seen of a full semaphore.
@@ -102,10 +102,10 @@ impl Cell {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.locked()
     }
 
-    /// Changes what there is to do, and sees to it that somebody does it.
+    /// Changes what there is to do, and starts a task for it if none runs.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let (changed, start) = {
             let mut state = self.lock();
@@ -125,7 +125,7 @@ impl Cell {
         self.with(|state| state.ops.push(op));
     }
 
-    /// Whoever's time is over has lost its slot, whether or not it could be renewed.
+    /// A holder whose time is over has lost its slot, whether or not it could be renewed.
     pub(super) fn end_beliefs(&self) {
         let kept: Vec<_> = self.lock().kept.clone();
         for kept in kept {

@@ -14,11 +14,12 @@ use crate::{
     kind::Verdict,
     lease::{Grant, Request, Terms},
     storage::cas::Slot as _,
+    sync::Locked as _,
 };
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 use tokio::sync::oneshot;
@@ -32,7 +33,7 @@ pub(crate) struct Engine {
     this: Weak<Engine>,
 }
 
-/// The answer never came: whoever looked after the semaphore has ended.
+/// The answer never came: the task of the semaphore has ended.
 pub(super) fn gone(name: &Key) -> Error {
     Error::unknown(format!("what became of the request to the semaphore {name} is not known: look at it again"))
 }
@@ -69,7 +70,7 @@ impl Engine {
 
     /// There is one cell for a semaphore at a time.
     pub(super) fn cell(&self, namespace: &Namespace, key: &Key) -> Arc<Cell> {
-        let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cells = self.cells.locked();
         let name = (namespace.clone(), key.clone());
         if let Some(cell) = cells.get(&name) {
             return Arc::clone(cell);
@@ -126,7 +127,7 @@ impl Engine {
         })
     }
 
-    /// Nothing was seen of the semaphore while somebody waited.
+    /// The semaphore was never read while a caller waited.
     fn unseen(&self, size: u32) -> Full {
         Full { size, held_by: Vec::new(), waiting: 0, retry_after: self.terms.settings().poll_interval }
     }
@@ -164,7 +165,7 @@ impl Engine {
         answer.await.unwrap_or_else(|_| Err(gone(&cell.slot.key)))
     }
 
-    /// The error of a semaphore that has another size than somebody asks for.
+    /// The error of a caller that asks with another size than the semaphore has.
     pub(super) fn wrong_size(cell: &Cell, there: u32, asked: u32) -> Error {
         Error::config(format!(
             "the semaphore {} in {} has {there} slots, and {asked} were asked for: ask for {there}, or change it for everybody \
@@ -200,7 +201,7 @@ impl Engine {
     }
 }
 
-/// Somebody who waits may go at any time: then whoever looks after the semaphore must know.
+/// A waiting caller may go away at any time: then the task of the semaphore must be told.
 struct Leaving<'a>(&'a Arc<Cell>);
 
 impl Drop for Leaving<'_> {

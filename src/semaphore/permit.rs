@@ -10,12 +10,13 @@ use crate::{
     Fence, Key, Result,
     clock::{Moment, Timestamp},
     lease::{Failing, Loss, LossReason},
+    sync::Locked as _,
 };
 use std::{
     fmt,
     future::poll_fn,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::Ordering::Relaxed},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, atomic::Ordering::Relaxed},
     task::Poll,
     time::Duration,
 };
@@ -51,7 +52,7 @@ struct State {
 
 impl Kept {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.locked()
     }
 
     pub(super) fn slot(&self) -> Slot {
@@ -123,7 +124,7 @@ impl Kept {
         );
     }
 
-    /// Whoever finds that its time is over has found that it is lost.
+    /// Marks it as lost if its time is over.
     pub(super) fn is_lost(&self) -> bool {
         let (reason, fence) = {
             let state = self.lock();

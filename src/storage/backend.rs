@@ -17,6 +17,7 @@ use crate::{
     Clock, Error, ErrorKind, Generator, ProcessId, Result,
     clock::{self, Timestamp},
     generator::GeneratorExt,
+    sync::Locked as _,
     timing,
 };
 use bytes::Bytes;
@@ -29,7 +30,7 @@ use std::{
     fmt,
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -379,7 +380,7 @@ impl Backend {
     /// In a local directory: says that this process is alive, from before its first record on.
     pub(crate) fn announce(&self, process: ProcessId) -> Result<()> {
         let Some(folder) = self.folder.as_deref() else { return Ok(()) };
-        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut alive = self.alive.locked();
         if alive.is_none() {
             // Without it others would take it for one that has ended.
             let name = Name::new(layout::PROCESSES);

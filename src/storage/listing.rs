@@ -9,13 +9,13 @@ use super::{
     Backend, Name,
     page::{Lister, Page},
 };
-use crate::{Result, clock::Moment};
+use crate::{Result, clock::Moment, sync::Locked as _};
 use futures_util::{StreamExt, stream::BoxStream};
 use object_store::ObjectMeta;
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -180,7 +180,7 @@ struct Inner {
 
 impl Walks {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.locked()
     }
 
     /// The walk that goes on after this name, or a new one.
@@ -309,7 +309,7 @@ mod tests {
             // One pauses after its first page.
             let first = backend.page(FOLDER, None, 10).await.unwrap();
             objects.put_object(&format!("{FOLDER}000015-new.pb"), "x");
-            // Whoever begins now must see what is new, although both go on after the same name.
+            // A walk that begins now must see what is new, although both continue after the same name.
             let names = page_by_page(backend, 10).await;
             assert_eq!(names.len(), 31, "{ordered}");
             let rest = backend.page(FOLDER, first.names.last(), 100).await.unwrap();

@@ -1,6 +1,6 @@
 //! A store in memory, for tests: `object_store`'s own, whose objects carry the time of our clock.
 
-use crate::{Clock, clock::Timestamp};
+use crate::{Clock, clock::Timestamp, sync::Locked as _};
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use object_store::{
@@ -11,7 +11,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     ops::Range,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 /// `InMemory` stamps its objects with the machine's time, which a clock that is moved by hand knows nothing of.
@@ -28,7 +28,7 @@ impl Memory {
     }
 
     fn written(&self) -> MutexGuard<'_, BTreeMap<Path, Timestamp>> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
+        self.written.locked()
     }
 }
 

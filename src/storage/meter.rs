@@ -3,13 +3,14 @@
 use super::{counters::describe_requests, time::Interval};
 use crate::{
     clock::{Clock, Moment, Timestamp},
+    sync::Locked as _,
     timing::DATE_SLACK,
 };
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
     },
 };
@@ -262,7 +263,7 @@ impl Meter {
     }
 
     fn known(&self) -> MutexGuard<'_, Option<(Interval, Moment)>> {
-        self.date.lock().unwrap_or_else(PoisonError::into_inner)
+        self.date.locked()
     }
 }
 

@@ -10,13 +10,11 @@ use crate::{
     Error, ErrorKind, Result,
     clock::Timestamp,
     generator::GeneratorExt,
+    sync::Locked as _,
     timing::{GRAIN, LONGEST_SPREAD, STAMP_SLACK},
 };
 use bytes::Bytes;
-use std::{
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 /// So many names for time objects, as some stores take about one write a second to one name.
 const TIME_OBJECTS: u8 = 64;
@@ -87,7 +85,7 @@ impl Backend {
     }
 
     fn stamps(&self) -> std::sync::MutexGuard<'_, Stamps> {
-        self.stamps.lock().unwrap_or_else(PoisonError::into_inner)
+        self.stamps.locked()
     }
 
     /// What is known of the time by the store's clock.

@@ -2,7 +2,9 @@
 
 use super::{Settings, SharedSetting, SharedSettingsChange, records::folder_has_store, spread};
 use crate::{
-    Clock, Error, Generator, OsGenerator, Result, SystemClock, archive, decision, fenced, job,
+    Clock, Error, Generator, OsGenerator, Result, SystemClock, archive, decision, fenced,
+    hex::hex,
+    job,
     kind::{Declaration, Kind},
     lease, semaphore,
     storage::{
@@ -19,7 +21,6 @@ use crate::{
 use object_store::{ObjectStore, path::Path};
 use sha2::{Digest, Sha256};
 use std::{
-    fmt::Write as _,
     sync::{Arc, Mutex, atomic::AtomicBool},
     time::Duration,
 };
@@ -328,8 +329,5 @@ fn handed_in(store: Arc<dyn ObjectStore>, declared: Declared, meter: &Arc<Meter>
 }
 
 fn hash(identity: &str) -> String {
-    Sha256::digest(identity).iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex(&Sha256::digest(identity))
 }

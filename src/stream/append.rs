@@ -11,11 +11,11 @@ use super::{
     records::Cursor,
     segment::Segment,
 };
-use crate::{Error, Result, WriteId, storage::Created, stream::look::Look};
+use crate::{Error, Result, WriteId, storage::Created, stream::look::Look, sync::Locked as _};
 use bytes::Bytes;
 use std::{
     collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 use tokio::sync::oneshot;
@@ -69,7 +69,7 @@ impl Appender {
     }
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.locked()
     }
 
     /// Appends messages that fit into one segment, and returns the offset of the first. They stay together and in order.

@@ -13,11 +13,12 @@ use crate::{
     },
     record::sealed::{self, Body, body},
     storage::Name,
+    sync::Locked as _,
 };
 use async_trait::async_trait;
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 pub(crate) static DECLARATION: Declaration = Declaration {
@@ -132,7 +133,7 @@ impl Kind for StreamKind {
 
     async fn step(&self, chore: &Chore, cx: &Context) -> Result<Step> {
         let Some(namespace) = chore.name.strip_prefix("trim ") else { return Ok(Step::Done) };
-        let left = || self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = || self.left.locked();
         let known = left().get_mut(namespace).map(VecDeque::pop_front);
         let Some(next) = known else {
             let partitions = self.partitions(namespace).await?;

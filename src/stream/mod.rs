@@ -75,6 +75,7 @@ use self::{
 use crate::{
     Error, Namespace, Result,
     generator::GeneratorExt,
+    hex::hex,
     lease::Engine,
     record::{
         Plan,
@@ -82,11 +83,12 @@ use crate::{
     },
     storage::Backend,
     sweep::Activity,
+    sync::Locked as _,
 };
 use std::{
     collections::BTreeMap,
-    fmt::{self, Write as _},
-    sync::{Arc, Mutex, PoisonError},
+    fmt,
+    sync::{Arc, Mutex},
 };
 use tokio::sync::OnceCell;
 
@@ -168,7 +170,7 @@ impl Streams {
         N::Error: Into<Error>,
     {
         let name = name.try_into().map_err(Into::into)?;
-        let mut open = self.shared.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.shared.open.locked();
         let opened = open
             .entry((self.namespace.clone(), name.clone()))
             .or_insert_with(|| Arc::new(Opened { namespace: self.namespace.clone(), name, parts: OnceCell::new() }));
@@ -331,10 +333,7 @@ impl Stream {
 
     fn fresh_incarnation(&self) -> String {
         let bytes: [u8; 8] = self.shared.backend.generator.bytes();
-        bytes.iter().fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        hex(&bytes)
     }
 
     /// What never changes of it; makes it if it is not there.

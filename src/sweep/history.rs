@@ -1,11 +1,14 @@
 //! What the sweeper is doing, and what became of its last runs: for people who look.
 
 use super::Report;
-use crate::clock::{Clock, Moment, Timestamp};
+use crate::{
+    clock::{Clock, Moment, Timestamp},
+    sync::Locked as _,
+};
 use serde::Serialize;
 use std::{
     collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
 };
 
 /// How many runs are remembered.
@@ -49,7 +52,7 @@ struct Inner {
 
 impl History {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.locked()
     }
 
     /// A run is under way until this is dropped.

@@ -16,12 +16,13 @@ use crate::{
     generator::GeneratorExt,
     kind::{Content, Context, Kind},
     storage::{Backend, tidying},
+    sync::Locked as _,
 };
 use async_trait::async_trait;
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, PoisonError, atomic::AtomicBool},
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 use tokio::sync::Mutex;
@@ -122,7 +123,7 @@ impl Sweeper {
 
     /// What runs have done about each kind of record since the store was opened.
     pub(crate) fn swept(&self) -> BTreeMap<&'static str, Swept> {
-        self.swept.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.swept.locked().clone()
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -188,7 +189,7 @@ impl Sweeper {
             for kind in &self.kinds {
                 let name = kind.declaration().name;
                 let swept = report.of(name);
-                self.swept.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default().add(&swept);
+                self.swept.locked().entry(name).or_default().add(&swept);
                 kind.swept(&swept);
             }
             self.history.add(Run { ended_at, by_hand: limits.by_hand, report: report.clone() });

@@ -7,14 +7,14 @@ use super::{
     share::Share,
     write::Shard,
 };
-use crate::{Clock, Error};
+use crate::{Clock, Error, sync::Locked as _};
 use object_store::Result;
 use std::{
     fmt,
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
     time::SystemTime,
 };
 
@@ -100,7 +100,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Reads an object and makes sure that it stays: nobody may be told of what a power cut can take back.
+    /// Reads an object and flushes it first: a power cut must not take back what a caller was told.
     pub(super) fn read(&self, name: &Name) -> Result<Option<Loaded>> {
         self.check()?;
         let Some(loaded) = self.load(name)? else { return Ok(None) };
@@ -178,7 +178,7 @@ impl Disk {
         self.try_sync(file, path).map_err(|error| self.fail(path, &error))
     }
 
-    /// For a file that nobody can see yet; whoever calls it judges the error.
+    /// For a file without a name yet; the caller judges the error.
     pub(super) fn try_sync(&self, file: &File, path: &Path) -> io::Result<()> {
         #[cfg(test)]
         {
@@ -198,7 +198,7 @@ impl Disk {
     }
 
     pub(super) fn durable(&self) -> MutexGuard<'_, Durable> {
-        self.durable.lock().unwrap_or_else(PoisonError::into_inner)
+        self.durable.locked()
     }
 }
 
@@ -208,7 +208,7 @@ impl fmt::Debug for Disk {
     }
 }
 
-/// Whether the open file is the one that everybody else finds under this path.
+/// Whether the open file is still the one under this path.
 #[cfg(unix)]
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -242,7 +242,7 @@ pub(super) fn open_lock(path: &Path, share: Share) -> io::Result<File> {
     let mut options = OpenOptions::new();
     share.prepare(&mut options).read(true).write(true).create(true).truncate(false);
     let file = match options.open(path) {
-        // Whoever may only read may look, and a lock needs no more.
+        // A read-only file can be locked too: a lock needs no right to write.
         Err(denied) if matches!(denied.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
             match File::open(path) {
                 Err(error) if is_missing(&error) => Err(denied),

@@ -153,7 +153,7 @@ fn variable_named(name: &str) -> Option<String> {
 }
 
 impl<T> Value<T> {
-    /// The same value as another type; the error says which value it is and where it stands.
+    /// This value as another type; the error says which value it is and where it stands.
     fn parsed<U>(self, name: &str, parse: impl FnOnce(&T) -> Result<U, String>) -> Result<Value<U>, Failure>
     where
         T: fmt::Display,

@@ -63,7 +63,7 @@ impl Failure {
         Self { code, kind, message: message.into(), holder: None }
     }
 
-    /// The same, with hints that can be pasted: the library names commands without the store that this one talks to.
+    /// This failure with hints that can be pasted: the library names commands without the store that this one talks to.
     pub(crate) fn pasteable(mut self, config: &Config) -> Self {
         for command in ["fsck", "store"] {
             self.message =

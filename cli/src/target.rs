@@ -220,7 +220,7 @@ pub(crate) fn builder(config: &Config) -> Result<StoreBuilder, Failure> {
     }
 }
 
-/// The same for a store that ends with this process as well: for `serve`, which many ask, and for `bench`.
+/// A builder that allows a store that ends with this process: for `serve`, which many ask, and for `bench`.
 pub(crate) fn any_builder(config: &Config) -> StoreBuilder {
     let builder = Store::builder().url(&config.store.value).settings(config.settings.clone());
     // A folder has no certificates.
@@ -267,7 +267,7 @@ impl Embedded {
         Self::with(config, builder(config)?.must_exist()).await
     }
 
-    /// The same for whoever changes nothing: that needs no proof that the store is safe, and no right to write.
+    /// Opens an existing store for a command that changes nothing: that needs no proof that the store is safe, and no right to write.
     pub(crate) async fn looking(config: &Config) -> Result<Self, Failure> {
         no_service(config)?;
         Self::with(config, builder(config)?.must_exist().probing(Probing::Never)).await
@@ -343,7 +343,7 @@ impl Target {
         })
     }
 
-    /// The same, kept alive from then on.
+    /// A lease that is kept alive from then on.
     pub(crate) async fn lock(&self, key: &Key, wanted: &Wanted, wait: Duration) -> Result<Locked, Failure> {
         match self {
             Self::Embedded(embedded) => {

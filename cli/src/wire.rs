@@ -48,7 +48,7 @@ fn whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<
     T::try_from(number).map_err(|_| wrong())
 }
 
-/// The same, if it is there.
+/// An optional value of that kind.
 fn maybe_whole<'de, D: Deserializer<'de>, T: TryFrom<u64>>(deserializer: D) -> Result<Option<T>, D::Error> {
     whole(deserializer).map(Some)
 }

@@ -39,7 +39,7 @@
 //!   write it under a name that was never used, and put that name into a fenced object.
 //! - One object at a time: two puts are two steps, and a reader may see the first without the second.
 //! - Fences come from one key, or from one slot of a semaphore. Those of different keys cannot be compared.
-//! - The data is kept until somebody deletes it, and nothing here does: a deleted object forgets its fence.
+//! - The data is never deleted by this library: a deleted object forgets its fence.
 //!
 //! # Format
 //!
@@ -91,7 +91,7 @@ pub struct Fenced {
 pub enum Put {
     /// It is in the store, or was until a later one replaced it.
     Written(Written),
-    /// A newer holder has written: nothing of this write is or was in the store. Whoever sent it has lost its lease.
+    /// A newer holder has written: nothing of this write is or was in the store. Its sender has lost its lease.
     Refused(Refused),
     /// Whether it is in the store is not known, and it may still land, unless a newer holder comes first. Repeat it, or read.
     Unknown(Error),

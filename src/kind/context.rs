@@ -28,7 +28,7 @@ impl Context {
         self
     }
 
-    /// For fsck: without somebody who repairs, nothing is written.
+    /// For fsck: without a repair, nothing is written.
     pub(crate) fn checking(mut self, repairs: Option<&str>) -> Self {
         (self.dry_run, self.repairs) = (repairs.is_none(), repairs.map(Into::into));
         self

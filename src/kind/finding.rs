@@ -12,7 +12,7 @@ use std::fmt;
 pub enum Damage {
     /// A record cannot be read.
     Unreadable,
-    /// A record that ends has no entry: nobody would tidy it.
+    /// A record that ends has no entry: it would never be tidied.
     MissingEntry,
     /// An entry has no record.
     MissingRecord,
@@ -111,7 +111,7 @@ impl Finding {
         self
     }
 
-    /// Whether somebody must still do something.
+    /// Whether an operator must still do something.
     pub fn is_open(&self) -> bool {
         !self.harmless && self.repaired.is_none()
     }

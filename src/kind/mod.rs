@@ -3,8 +3,8 @@
 //! A new kind is one folder in the source and one implementation of [`Kind`], registered where a store is opened. The
 //! sweeper, fsck, `store.json`, reports and metrics are made of what the kinds say; none of them knows one by name.
 //!
-//! An entry is looked at when its hour has been over for a while (`hour_grace`), and only when somebody sweeps. A kind that
-//! must notice something within seconds has to settle it whenever it is touched; the sweeper tidies what nobody touches.
+//! An entry is looked at when its hour has been over for a while (`hour_grace`), and only by a sweep. A kind that
+//! must notice something within seconds has to settle it whenever it is touched; the sweeper tidies what is not touched.
 
 mod context;
 mod finding;
@@ -30,7 +30,7 @@ pub enum Content {
     Records,
     /// Index entries, in one folder for each hour: walked by the sweeper and looked at by fsck.
     Entries,
-    /// Copies that were set aside: nobody looks at them.
+    /// Copies that were set aside: not looked at.
     Aside,
     /// Objects right in here, beside the other folders, are of an earlier layout: left alone, and named by fsck.
     OlderLayout,
@@ -90,7 +90,7 @@ pub enum Verdict {
     Cleared,
     /// What it stands for goes on, and has been filed under a later hour just now: delete it.
     Moved,
-    /// Delete these objects first, which nobody may write any more, and the entry once all of that is confirmed.
+    /// Delete these objects first, which no process may write any more, and the entry once all of that is confirmed.
     DeleteFirst(Vec<Name>),
     /// Leave it: the next pass looks at it again.
     Kept,
@@ -126,7 +126,7 @@ pub trait Kind: Debug + Send + Sync {
     /// [`must_stop`](Context::must_stop) on its way and answers [`Verdict::Kept`].
     async fn settle(&self, entry: &Entry<'_>, cx: &Context) -> Result<Verdict>;
 
-    /// Looks for damage in one object. If somebody [repairs](Context::repairs), what can be repaired is.
+    /// Looks for damage in one object, and repairs what can be repaired if the check [repairs](Context::repairs).
     async fn check(&self, object: &Object<'_>, cx: &Context) -> Result<Option<Finding>>;
 
     /// What there is to do in this pass that is not an entry of an hour, given the folders right in the store.

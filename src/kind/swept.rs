@@ -12,7 +12,7 @@ pub struct Swept {
     pub cleared: u64,
     /// Records that went on and were filed under a later hour.
     pub moved: u64,
-    /// Objects that were deleted because nobody may write them any more.
+    /// Objects that were deleted because no process may write them any more.
     pub deleted: u64,
     /// Index entries that were deleted.
     pub entries_deleted: u64,

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 /// One candidate in an election. The holder of the lease on its key leads.
 ///
-/// There is at most one leader at a time by everybody's clocks, but a leader that is paused can wake up and act before it
+/// There is at most one leader at a time by the clocks of all candidates, but a leader that is paused can wake up and act before it
 /// notices that there is another one. So what it leads must check its [fence](Leadership::fence).
 ///
 /// ```

@@ -1,4 +1,4 @@
-//! When a lease has ended for everybody but its holder: two witnesses must say so, or one who watched it.
+//! When other processes may treat a lease as ended: two independent clocks must say so, or one process must have watched it.
 //!
 //! The first witness is the wall clock, past the expiry and the skew. A wall clock can be wrong by any amount, so it never
 //! ends a lease alone. The second one is a clock that the first has nothing to do with ([`Second`]). Whoever has watched
@@ -96,7 +96,7 @@ impl Known {
     }
 }
 
-/// What a record means for everybody but the holder.
+/// What a record means to processes other than the holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State<'a> {
     /// Anybody may have it.

@@ -1,5 +1,5 @@
 //! One operation on a key: the locked key, and the write that may be under way. Dropped or given up in doubt, it leaves
-//! a task behind that finds out what became of the write, so that no lease is granted that nobody knows of.
+//! a task behind that finds out what became of the write, so that no lease is left granted without a caller.
 
 use super::{
     ended::{self, Second, State},
@@ -32,7 +32,7 @@ const LATE: Duration = Duration::from_secs(10);
 pub(super) enum Intent {
     /// Any outcome is right: a renewal, a clearing, a mark.
     Nothing,
-    /// A grant. Freed if nobody wants it, unless its caller can ask for it again by a request id.
+    /// A grant. Released if its caller has gone away, unless the caller can repeat the request by its request id.
     Grant { id: LeaseId, keep: bool },
     /// Done when the record does not carry this lease any more.
     Release(LeaseId),

@@ -128,7 +128,7 @@ pub(super) fn release_soon(engine: &Arc<Engine>, entry: &Arc<KeyEntry>, id: Leas
     });
 }
 
-/// Settles a write that nothing waits for any more, and frees a lease that nobody wants. The key stays locked meanwhile.
+/// Settles a write whose caller has gone away, and releases a lease without a caller. The key stays locked meanwhile.
 pub(super) fn resolve_doubt(doubt: Doubt) -> BoxFuture<'static, ()> {
     async move {
         let Doubt { engine, entry, mut state, mut writes, intent } = doubt;

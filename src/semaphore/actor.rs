@@ -27,7 +27,7 @@ pub(super) struct Release {
     _token: Option<TaskTrackerToken>,
 }
 
-/// A renewal that somebody asked for by the id.
+/// A renewal by the id.
 #[derive(Debug)]
 pub(super) struct Renew {
     pub(super) id: LeaseId,
@@ -36,7 +36,7 @@ pub(super) struct Renew {
     pub(super) reply: Reply<SlotRenewed>,
 }
 
-/// What everybody is told if one attempt is the one that landed.
+/// What callers are told if this attempt is the one that landed.
 #[derive(Debug)]
 pub(super) struct Ticket {
     pub(super) sent: Moment,
@@ -68,11 +68,11 @@ pub(super) struct Actor {
     retry_at: Moment,
     /// How many slots were last asked for.
     size: Option<u32>,
-    /// Tried once to leave the line that nobody stands in any more.
+    /// Tried once to leave the line, since no caller waits any more.
     left_line: bool,
 }
 
-/// How long a slot that nobody wants is tried to be given back.
+/// How long to try to give back a slot without a caller.
 const GIVE_UP: Duration = Duration::from_secs(60);
 
 impl Actor {
@@ -160,7 +160,7 @@ impl Actor {
         self.releases.retain(|release| now < release.give_up);
     }
 
-    /// Gives a slot back that nobody wants.
+    /// Gives back a slot without a caller.
     pub(super) fn unwanted(&mut self, id: LeaseId) {
         let give_up = self.now().plus(GIVE_UP);
         self.releases.push(Release { id, reply: None, give_up, _token: None });
@@ -231,7 +231,7 @@ impl Actor {
         let now = self.now();
         let kept: Vec<_> = self.cell.lock().kept.clone();
         let due = kept.iter().any(|kept| kept.renew_at() <= now);
-        // Whoever is renewed anyway takes the others along.
+        // If one is renewed, all others are renewed in the same write.
         let soon = |ttl: Duration| now.plus(ttl / 6);
         let kept = kept.iter().filter(|kept| due && !kept.is_over() && kept.renew_at() <= soon(kept.slot().ttl()));
         let kept = kept.map(|kept| Renewal {
@@ -284,7 +284,7 @@ impl Actor {
             kept.failed(wall, error);
         }
         if in_doubt {
-            // One of them may have been granted a slot that nobody knows of.
+            // One of them may have been granted a slot, and its caller was not told.
             unwanted.into_iter().for_each(|id| self.unwanted(id));
         }
         if !error.is_retryable() {

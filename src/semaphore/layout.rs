@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <namespace>/semaphore/<name>.pb                  the record of one semaphore
-//! <namespace>/.semaphore-index/<hour>/<name>       an index entry: somebody's slot may end in this hour
+//! <namespace>/.semaphore-index/<hour>/<name>       an index entry: a slot may end in this hour
 //! ```
 
 use crate::{

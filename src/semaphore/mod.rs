@@ -17,9 +17,9 @@
 //!
 //! - **Never more than n.** Each slot is held as a lease is: its holder stops believing in it by its own clocks, and others take
 //!   it only after it has ended by the same rules, never earlier. A process that dies keeps its slot until then.
-//! - **Rising fences.** Each grant has a higher fence than all before it, of whichever slot. Several holders are right at the same
+//! - **Rising fences.** Each grant has a higher fence than all before it, of any slot. Several holders are right at the same
 //!   time, so a resource that all of them share cannot refuse the lower of two fences; one for each slot can: no two holders
-//!   have the same [number](Permit::number) at once, and whoever has it next has a higher fence.
+//!   have the same [number](Permit::number) at once, and the next holder of the number has a higher fence.
 //! - **One n.** The first to ask writes down how many slots there are. A process that asks with another number is refused, with
 //!   both numbers named; [`resize`](Semaphore::resize) changes it for everybody. Made smaller, it takes effect as holders leave.
 //! - **First come, first served.** Processes that wait stand in a line in the record, and those of one process in the order of
@@ -94,7 +94,7 @@ impl Semaphores {
         self.engine.acquire(&self.engine.cell(&self.namespace, name), request, size, wait).await
     }
 
-    /// Renews a slot for its time to live from now. One that has ended is lost, even if nobody took it.
+    /// Renews a slot for its time to live from now. One that has ended is lost, even if it is still free.
     pub async fn renew(&self, slot: &Slot) -> Result<SlotRenewed> {
         let cell = self.engine.cell(slot.namespace(), slot.name());
         self.engine.renew(&cell, slot.lease_id(), None, Some(slot.grant.clone())).await
@@ -110,13 +110,14 @@ impl Semaphores {
         self.engine.release(&self.engine.cell(&self.namespace, name), id).await
     }
 
-    /// Changes how many slots there are, for everybody. Holders of slots that are too many keep them until they leave.
+    /// Changes how many slots there are, for all processes. If there are fewer than holders, the holders keep theirs until they
+    /// give them back.
     pub async fn resize(&self, name: &Key, size: u32) -> Result<u32> {
         allow(size)?;
         self.engine.resize(&self.engine.cell(&self.namespace, name), size).await
     }
 
-    /// What there is now, without writing anything; `None` if nobody has ever asked for a slot. Not activity.
+    /// What there is now, without writing anything; `None` if no slot was ever asked for. Not activity.
     pub async fn peek(&self, name: &Key) -> Result<Option<Status>> {
         let terms = &self.engine.terms;
         let slot = SemaphoreSlot { namespace: self.namespace.clone(), key: name.clone() };
@@ -183,7 +184,7 @@ impl Semaphore {
         self
     }
 
-    /// A word for whoever looks at the slot; up to 4 KiB.
+    /// A note that others see with the slot; up to 4 KiB.
     pub fn note(mut self, note: impl Into<Bytes>) -> Self {
         self.request = self.request.note(note);
         self
@@ -252,7 +253,7 @@ impl Semaphore {
         Ok(())
     }
 
-    /// What there is now, without writing anything; `None` if nobody has ever asked for a slot.
+    /// What there is now, without writing anything; `None` if no slot was ever asked for.
     pub async fn peek(&self) -> Result<Option<Status>> {
         let (semaphores, name, _) = self.checked()?;
         semaphores.peek(&name).await

@@ -50,7 +50,7 @@ pub(super) struct Renewal {
     pub(super) id: LeaseId,
     pub(super) ttl: Option<Ttl>,
     pub(super) believed: Option<Believed>,
-    /// A permit of this process keeps it: nobody else writes its beats.
+    /// A permit of this process keeps it: no other process writes its beats.
     pub(super) kept: bool,
 }
 
@@ -116,7 +116,7 @@ pub(super) struct Facts<'a> {
     pub(super) bounds: Bounds,
 }
 
-/// Whether a holder has ended for everybody else.
+/// Whether other processes may treat a holder as ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
     Held,
@@ -163,7 +163,7 @@ pub(super) fn view(holding: &Holding) -> LeaseRecord {
     LeaseRecord { lease: Some(holding.lease.clone()), ..LeaseRecord::without_lease(None, stamp, holding.lease.granted) }
 }
 
-/// What is to be written, and what everybody is told if it lands.
+/// What is to be written, and what callers are told if it lands.
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) record: Record,
@@ -202,7 +202,7 @@ pub(super) fn plan(
         grants: Vec::new(),
         cleared: 0,
     };
-    // Whoever's beat this write leaves alone keeps the stamp of that beat.
+    // A holder whose beat this write leaves alone keeps the stamp of that beat.
     next.record.holders.iter_mut().for_each(|holding| holding.beat_stamp = holding.beat_stamp.or(facts.modified));
     for renewal in &wishes.renewals {
         let told = next.renew(renewal, facts, terms, stamp)?;
@@ -308,7 +308,7 @@ impl Planned {
             self.changed = true;
         }
         self.stand(place.is_some(), served, left, facts);
-        // Only for whoever waits it is worth a write.
+        // Worth a write only while a caller waits.
         self.changed |= gone && left;
         Ok(())
     }
@@ -354,7 +354,7 @@ impl Planned {
         let me = facts.process;
         let line = &mut self.record.waiting;
         if served || !left {
-            // Whoever was served goes to the end if it wants more.
+            // A process that was served goes to the end of the line if it wants more.
             line.retain(|waiting| waiting.process != me);
             self.changed |= stood;
         }

@@ -1,4 +1,4 @@
-//! One turn: find out what is there as far as it must be known, write whatever there is to do, and tell everybody.
+//! One turn: find out what is there as far as it must be known, write what there is to do, and answer all callers.
 
 use super::{
     actor::{Actor, Ticket},
@@ -165,7 +165,7 @@ impl Actor {
         }
     }
 
-    /// What is in the store now is known: everybody is told.
+    /// Answers all callers: the state of the store is known now.
     fn landed(&mut self, changed: Changed<Record, Arc<Ticket>, Arc<Ticket>>, wishes: &Wishes) -> Result<()> {
         let terms = self.engine.terms.clone();
         let ticket = match changed {
@@ -198,7 +198,7 @@ impl Actor {
         }
     }
 
-    /// Tells everybody what became of what they asked for, as the attempt that landed has it.
+    /// Answers all callers by the attempt that landed.
     fn tell(&mut self, ticket: &Ticket, wishes: &Wishes) {
         self.tell_askers(ticket);
         self.tell_renewals(ticket);
@@ -274,7 +274,7 @@ impl Actor {
                     continue;
                 }
             };
-            // A slot that nobody is there to take is given back.
+            // A slot whose caller has gone away is given back.
             drop(asker.reply.send(answer));
         }
     }
@@ -380,7 +380,7 @@ pub(super) fn held_by(record: &Record, ending: impl Fn(&super::record::Holding) 
 }
 
 impl Planned {
-    /// Whether everybody who asks for a slot gets one.
+    /// Whether every caller that asks for a slot gets one.
     fn is_served(&self) -> bool {
         self.grants.iter().all(|told| *told != Told::Full)
     }

@@ -38,7 +38,7 @@ impl Slot {
         self.number
     }
 
-    /// The fence: higher than that of every grant before it, of whichever slot.
+    /// The fence: higher than that of every grant before it, of any slot.
     pub fn fence(&self) -> Fence {
         self.grant.fence()
     }

@@ -1,10 +1,10 @@
-//! Values that somebody names: an operator who wants them changed, or a process that is configured with them.
+//! Values that are named: by an operator who wants them changed, or by a process that is configured with them.
 
 use super::{Rules, SharedSetting, SharedSettings, Stop, declared};
 use crate::{Error, Result};
 use std::{collections::BTreeMap, time::Duration};
 
-/// Some of the shared values, named by somebody. Whatever is left out stays, or is taken from the store.
+/// Some of the shared values. Those that are left out stay as they are in the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SharedSettingsChange(BTreeMap<&'static str, Duration>);
 

@@ -31,7 +31,7 @@ pub(crate) struct Piece {
 /// Which of the two ways to the store a request takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// The one for what somebody waits for.
+    /// For requests that a caller waits for.
     First,
     /// The one for listings and deletes: another connection.
     Second,

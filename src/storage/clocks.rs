@@ -15,7 +15,7 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Past by this machine's clock and by the store's: what is deleted must be over for everybody.
+    /// Past by this machine's clock and by the store's: what is deleted must have expired for all processes.
     pub fn are_past(&self, at: Timestamp) -> bool {
         self.wall > at && self.store_is_past(at)
     }

@@ -17,7 +17,7 @@ use std::{
 pub struct Dates(Arc<OnceLock<Arc<Meter>>>);
 
 impl Dates {
-    /// Nobody listens yet.
+    /// Without a listener yet.
     pub fn new() -> Self {
         Self::default()
     }

@@ -1,4 +1,4 @@
-//! The names of what the library keeps for itself, whichever kinds of record there are.
+//! The names of the library's own objects, which do not depend on the kinds of record.
 
 use super::Name;
 

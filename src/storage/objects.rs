@@ -77,7 +77,7 @@ impl Backend {
         }
     }
 
-    /// The same over the second connection: what one has damaged on its way, the other need not have.
+    /// Reads over the second connection: what one connection has damaged on its way, the other need not have.
     pub(crate) async fn get_large_again(&self, name: &Name) -> Result<Option<Fetched>> {
         self.get_up_to(name, &self.bulk, LARGEST_OBJECT).await
     }

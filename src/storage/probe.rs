@@ -124,7 +124,7 @@ impl Probe<'_> {
         ))
     }
 
-    /// A write that nobody competes with must succeed, however often the network makes us ask.
+    /// A write without a competitor must succeed, however often it has to be retried.
     async fn write(&self, slot: &MarkSlot, base: Option<Seen<Mark>>) -> Result<Seen<Mark>> {
         let mut cas = Cas::new(Arc::clone(self.backend), slot.clone(), base);
         let mut tries = 0;

@@ -212,7 +212,7 @@ impl Store {
         Destination::new(Arc::clone(&self.backend))
     }
 
-    /// What tidies records that nobody touches any more: started in the background, or run once.
+    /// The sweeper, which tidies records that are not used any more: started in the background, or run once.
     pub fn sweeper(&self) -> SweeperHandle {
         SweeperHandle::new(Arc::clone(&self.sweeper))
     }
@@ -223,7 +223,7 @@ impl Store {
         Ok(folders.iter().filter_map(|folder| Namespace::new(folder).ok()).collect())
     }
 
-    /// Waits until what dropped operations have left behind is settled: writes in doubt, leases and jobs that nobody wants.
+    /// Waits until what dropped operations have left behind is settled: writes in doubt, and leases and jobs whose callers have gone away.
     /// For a process that is about to end; whatever is not settled then is left to its time to live.
     pub async fn drain(&self) {
         self.jobs.drain().await;

@@ -182,7 +182,7 @@ impl Remote {
         self.ask_when(request, within).await.map(|(answer, _)| answer)
     }
 
-    /// The same, with when the request was sent that was answered.
+    /// The answer to a request, with when that request was sent.
     async fn ask_when<T: DeserializeOwned>(
         &self,
         request: RequestBuilder,

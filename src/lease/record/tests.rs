@@ -307,7 +307,7 @@ fn golden() -> [(&'static str, Key, Record); 6] {
     ]
 }
 
-/// The same with all that the second format has added.
+/// A record with all that the second format has added.
 fn second(record: Record) -> Record {
     let forced = ForcedAway { lease: [6; 16].into(), by: "alice".to_owned(), reason: "its host is gone".to_owned() };
     let lease = record.lease.map(|lease| Lease {

@@ -1,7 +1,7 @@
 //! Which processes of this host are alive: each keeps a lock on a file of its own, which ends with it however it ends.
 //!
 //! Where two processes do not share their boot-time clock (after a restart of the machine, or in containers that have boot
-//! ids of their own), this says that whoever wrote a record is gone.
+//! ids of their own), this says that the process that wrote a record has ended.
 
 use super::{disk::open_lock, error::from_io, name::PRIVATE, share::Share};
 use crate::ProcessId;
@@ -24,7 +24,7 @@ pub(crate) struct Alive {
 
 impl Drop for Alive {
     fn drop(&mut self) {
-        // Nobody minds one that is left: the next process removes it.
+        // One that is left behind does no harm: the next process removes it.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -1,7 +1,7 @@
 //! The embedded store: a local directory with real compare-and-swap, safe between the processes of one host.
 //!
 //! A write locks its share of the names, compares, writes a temporary file, flushes it, renames it onto the object and
-//! flushes the folder. So an object is whole or not there, whoever is killed and whenever the power goes. What this
+//! flushes the folder. So an object is whole or not there, also after a kill or a power cut. What this
 //! process cannot know to be on disk is flushed before it is told to anybody ([`disk`]), and a disk that failed to
 //! flush is not asked again.
 

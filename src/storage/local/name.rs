@@ -1,4 +1,4 @@
-//! From the name of an object to its file, and the folder that is nobody's object.
+//! From the name of an object to its file, and the reserved folder that holds no objects.
 
 use super::error::{LocalError, not_found};
 use object_store::{Result, path::Path};

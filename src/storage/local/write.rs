@@ -132,7 +132,7 @@ impl Disk {
         })
     }
 
-    /// Nobody sees the file yet, so a failure here changes nothing; but a disk that fails to flush is not trusted.
+    /// The file has no name yet, so a failure here changes nothing; but a disk that fails to flush is not trusted.
     fn stage(&self, staged: &Path, body: &PutPayload) -> Result<()> {
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => LocalError::Replaced { path: self.private.clone() }.into(),
@@ -183,7 +183,7 @@ impl Disk {
         outcome.map_err(|(path, error)| match error.kind() {
             // Not a missing object: the folder, or the staged file, was taken away again and again.
             io::ErrorKind::NotFound => LocalError::Io { doing: "renaming onto", path, source: error.into() }.into(),
-            // An object is replaced in its folder, whoever may write the object itself.
+            // Replacing an object needs the right to write in its folder, not to the object itself.
             io::ErrorKind::PermissionDenied if path == name.file => from_io("writing into", &name.folder, error),
             io::ErrorKind::PermissionDenied => from_io("writing into", &path, error),
             _ => from_io("renaming onto", &path, error),
@@ -191,7 +191,7 @@ impl Disk {
     }
 }
 
-/// Tells work on a blocking thread that nobody waits for it any more: a write that its caller has given up must not
+/// Tells work on a blocking thread that its caller has gone away: a write that its caller has given up must not
 /// be applied minutes later, when another process lets go of the lock. (It may be applied; the caller cannot tell.)
 ///
 /// Nor may one that this process slept over, together with its caller: a file's time is that of its staging, and whoever

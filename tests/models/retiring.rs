@@ -21,9 +21,15 @@ enum Protocol {
 
 const CLIENTS: usize = 2;
 const SWEEPERS: usize = 2;
-/// How often each client locks the key, and how many deletions are sent in all.
-const LOCKS: u8 = 2;
+/// How many deletions are sent in all.
 const DELETIONS: u8 = 2;
+
+impl Protocol {
+    /// How often each client locks the key: once is enough where that breaks something.
+    fn locks(self) -> u8 {
+        if self == Self::WaitConditional { 2 } else { 1 }
+    }
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Record {
@@ -86,7 +92,7 @@ impl Model for Protocol {
         for client in 0..CLIENTS {
             if state.holds[client] {
                 actions.push(Action::Release(client));
-            } else if state.locks[client] < LOCKS {
+            } else if state.locks[client] < self.locks() {
                 actions.push(Action::Lock(client));
             }
         }

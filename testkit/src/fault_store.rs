@@ -294,7 +294,7 @@ impl FaultStore {
         let mut page = {
             let objects = self.lock();
             let missed = match (fault, objects.recent()) {
-                (Some(Fault::Stale), recent @ 1..) => 1 + self.pick(recent),
+                (Some(Fault::Stale), recent @ 1..) => 1 + self.chance().pick(recent),
                 _ => 0,
             };
             objects.list(prefix, after, limit, missed)
@@ -302,8 +302,8 @@ impl FaultStore {
         let next = page.last().filter(|_| page.len() == limit).map(|last| last.location.clone());
         match fault {
             Some(Fault::Slow(delay)) => self.0.clock.sleep(delay).await,
-            Some(Fault::Shuffle) => self.shuffle(&mut page),
-            Some(Fault::Gap) => self.tear(&mut page),
+            Some(Fault::Shuffle) => self.chance().shuffle(&mut page),
+            Some(Fault::Gap) => self.chance().tear(&mut page),
             _ => {}
         }
         Ok((page, next))
@@ -321,9 +321,18 @@ impl FaultStore {
         .boxed()
     }
 
+    fn chance(&self) -> Chance<'_> {
+        Chance(&*self.0.generator)
+    }
+}
+
+/// What goes wrong by chance.
+struct Chance<'a>(&'a dyn Generator);
+
+impl Chance<'_> {
     fn pick(&self, below: usize) -> usize {
         // Fits: it is below a usize.
-        (u64::from_le_bytes(bytes(&*self.0.generator)) % below.max(1) as u64) as usize
+        (u64::from_le_bytes(bytes(self.0)) % below.max(1) as u64) as usize
     }
 
     fn shuffle(&self, page: &mut [ObjectMeta]) {
@@ -410,7 +419,7 @@ impl ObjectStore for FaultStore {
         };
         let body = match (options.head, corrupt) {
             (true, _) => Bytes::new(),
-            (false, true) => self.flip(body),
+            (false, true) => self.chance().flip(body),
             (false, false) => body,
         };
         let payload = GetResultPayload::Stream(stream::once(async move { Ok(body) }).boxed());
@@ -419,7 +428,7 @@ impl ObjectStore for FaultStore {
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let (object, corrupt) = self.read(location).await?;
-        let body = if corrupt { self.flip(object.body) } else { object.body };
+        let body = if corrupt { self.chance().flip(object.body) } else { object.body };
         ranges.iter().map(|range| Ok(slice(&body, &GetRange::Bounded(range.clone()))?.0)).collect()
     }
 

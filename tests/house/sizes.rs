@@ -26,7 +26,6 @@ const LARGE_TYPES: &[(&str, &str, usize)] = &[
     ("src/semaphore", "Actor", 31),
     ("src/storage", "Backend", 53),
     ("src/store", "Store", 34),
-    ("testkit/src", "FaultStore", 27),
 ];
 
 /// A file of Rust, by its path from the root of the repository.

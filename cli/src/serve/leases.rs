@@ -5,8 +5,7 @@ use super::{
     answer::{Json, line},
     board,
     board::seen,
-    input::Body,
-    input::Query,
+    input::{self, Body, Query},
     limits, log,
     places::{Place, Waiting},
 };
@@ -86,12 +85,7 @@ async fn grant(app: App, headers: &HeaderMap, wanted: Wanted) -> Result<Response
     if let Some(note) = &wanted.note {
         request = request.note(note.clone());
     }
-    let id = match headers.get(wire::IDEMPOTENCY_KEY) {
-        Some(id) => {
-            Some(id.to_str().map_err(|_| Problem::invalid("the idempotency key has other characters than ASCII"))?)
-        }
-        None => None,
-    };
+    let id = input::idempotency_key(headers)?;
     if let Some(id) = id {
         request = request.request_id(id);
     }

@@ -10,6 +10,7 @@ mod decisions;
 mod events;
 mod health;
 mod input;
+mod jobs;
 mod leases;
 mod limits;
 mod log;
@@ -101,6 +102,10 @@ struct Shared {
     seats: Arc<Semaphore>,
     max_waiting: usize,
     board: Board,
+    /// Memory for large bodies.
+    room: Arc<Semaphore>,
+    /// Who works through this service, and what they have in hand.
+    work: jobs::Work,
     pulse: tokio::sync::Mutex<Pulse>,
     trouble: log::Trouble,
     places: places::Places,
@@ -151,6 +156,7 @@ impl Serve {
         let sweeper = store.sweeper().start();
         let app = self.app(store.clone(), &settings, tokens, metrics);
         let keeper = tokio::spawn(board::keep(app.clone()));
+        let reaper = tokio::spawn(jobs::reap(app.clone()));
         let handle = Handle::new();
         tokio::spawn(drain(app.clone(), handle.clone(), self.drain));
         say(&app, address, tls.is_some())?;
@@ -170,7 +176,10 @@ impl Serve {
         served.map_err(taken)?;
         // What is left has a client that has gone.
         keeper.abort();
+        reaper.abort();
         let rest = async {
+            // Those who have them cannot be told: others take them at once, and a late answer hears of that.
+            jobs::give_back(app.work.workers.leave_all()).await;
             app.tasks.close();
             app.tasks.wait().await;
             sweeper.stop().await;
@@ -205,6 +214,8 @@ impl Serve {
             seats: Arc::new(Semaphore::new(max_waiting)),
             max_waiting,
             board: Board::new(&store),
+            room: Arc::new(Semaphore::new(limits::ROOM)),
+            work: Default::default(),
             pulse: Default::default(),
             trouble: Default::default(),
             places: Default::default(),
@@ -229,7 +240,8 @@ fn tuned<A>(server: Server<SocketAddr, A>) -> Server<SocketAddr, A> {
     server
 }
 
-/// Waits for a signal, then lets no more in, sends home who waits, and lets the rest finish.
+/// Waits for a signal, then sends home who waits, lets workers answer for what they have in hand, lets no more in, and lets
+/// the rest finish.
 async fn drain(app: App, handle: Handle<SocketAddr>, longest: Duration) {
     tokio::select! {
         () = terminated() => {}
@@ -237,6 +249,12 @@ async fn drain(app: App, handle: Handle<SocketAddr>, longest: Duration) {
     }
     tracing::info!("told to end: draining");
     app.draining.cancel();
+    let mut left = longest;
+    while app.work.workers.in_hand() > 0 && !left.is_zero() {
+        let step = left.min(Duration::from_millis(100));
+        app.clock.sleep(step).await;
+        left -= step;
+    }
     handle.graceful_shutdown(Some(longest));
 }
 

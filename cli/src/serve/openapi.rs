@@ -1,6 +1,6 @@
 //! The description of the service, for programs: made from the handlers, with what they have in common added once.
 
-use super::{App, decisions, events, health, leases, overview, sweeps};
+use super::{App, decisions, events, health, jobs, leases, overview, sweeps};
 use crate::wire::{Problem, millis};
 use axum::{Json, extract::State};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use utoipa::OpenApi;
 #[openapi(
     info(
         title = "leasehold",
-        description = "Leases, elections and transaction decisions on nothing but an object store"
+        description = "Leases, elections, transaction decisions and jobs on nothing but an object store"
     ),
     paths(
         leases::acquire,
@@ -28,6 +28,18 @@ use utoipa::OpenApi;
         decisions::read,
         decisions::decide,
         decisions::forget,
+        jobs::enqueue,
+        jobs::register,
+        jobs::renew,
+        jobs::leave,
+        jobs::claim,
+        jobs::finish,
+        jobs::fail,
+        jobs::snooze,
+        jobs::give_up,
+        jobs::status,
+        jobs::job,
+        jobs::cancel,
         sweeps::status,
         sweeps::run,
         overview::overview,
@@ -97,7 +109,7 @@ mod tests {
     fn every_operation_says_how_it_fails_and_what_it_needs() {
         let document = describe(true);
         let paths = document["paths"].as_object().unwrap();
-        assert_eq!(paths.len(), 19, "{:?}", paths.keys());
+        assert_eq!(paths.len(), 31, "{:?}", paths.keys());
         for (path, item) in paths {
             for (method, operation) in item.as_object().unwrap() {
                 assert!(operation["responses"]["default"].is_object(), "{method} {path}");

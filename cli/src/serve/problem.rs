@@ -16,11 +16,13 @@ pub(super) const CODES: &[(&str, StatusCode, &str)] = &[
     ("forbidden_host", StatusCode::FORBIDDEN, "This host is not served"),
     ("forbidden_origin", StatusCode::FORBIDDEN, "Another site may not call the service"),
     ("not_found", StatusCode::NOT_FOUND, "There is nothing here"),
+    ("unknown_worker", StatusCode::NOT_FOUND, "There is no such worker here"),
     ("method_not_allowed", StatusCode::METHOD_NOT_ALLOWED, "This path has other methods"),
     ("slow_request", StatusCode::REQUEST_TIMEOUT, "The request took too long to arrive"),
     ("held", StatusCode::CONFLICT, "Another one holds it"),
     ("timed_out", StatusCode::CONFLICT, "Another one held it for as long as was waited"),
     ("lost", StatusCode::CONFLICT, "The lease is not yours any more"),
+    ("stale_attempt", StatusCode::CONFLICT, "Another attempt has the job, or it has ended"),
     ("not_begun", StatusCode::CONFLICT, "The transaction begins in the future"),
     ("too_early", StatusCode::CONFLICT, "Somebody may still decide it"),
     ("too_old", StatusCode::CONFLICT, "The transaction is too old to be decided"),
@@ -28,6 +30,8 @@ pub(super) const CODES: &[(&str, StatusCode, &str)] = &[
     ("body_too_large", StatusCode::PAYLOAD_TOO_LARGE, "The body is too large"),
     ("unsupported_media_type", StatusCode::UNSUPPORTED_MEDIA_TYPE, "The body must be JSON"),
     ("too_many_waiting", StatusCode::TOO_MANY_REQUESTS, "Too many requests are waiting"),
+    ("too_many_workers", StatusCode::TOO_MANY_REQUESTS, "Too many workers are registered"),
+    ("too_much_at_once", StatusCode::TOO_MANY_REQUESTS, "Too many large requests are under way"),
     ("draining", StatusCode::SERVICE_UNAVAILABLE, "The service is going down"),
     ("store_unavailable", StatusCode::SERVICE_UNAVAILABLE, "The store does not answer"),
     ("unknown_outcome", StatusCode::SERVICE_UNAVAILABLE, "Whether it happened is not known"),
@@ -52,6 +56,8 @@ impl Problem {
             retry_after_ms: None,
             last_fence: None,
             reason: None,
+            results: None,
+            fates: None,
         }
     }
 

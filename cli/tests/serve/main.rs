@@ -9,6 +9,7 @@ mod common;
 mod contention;
 mod deploy;
 mod disconnects;
+mod jobs;
 mod leader;
 mod malformed;
 mod overview;

@@ -5,10 +5,13 @@
 
 #[path = "wire/jobs.rs"]
 mod jobs;
+#[path = "wire/semaphores.rs"]
+mod semaphores;
 #[path = "wire/sweeps.rs"]
 mod sweeps;
 
 pub(crate) use jobs::*;
+pub(crate) use semaphores::*;
 pub(crate) use sweeps::*;
 
 use leasehold::{

@@ -19,7 +19,10 @@ mod overview;
 mod page;
 mod places;
 mod problem;
+mod reload;
+mod rights;
 mod routes;
+mod semaphores;
 mod sweeps;
 
 use self::{auth::Tokens, board::Board, health::Pulse, limits::Patience, overview::Index};
@@ -51,7 +54,7 @@ pub(crate) struct Serve {
     /// Where to listen. Beyond loopback a token is needed
     #[arg(long, env = "LEASEHOLD_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7420")]
     listen: SocketAddr,
-    /// A file with one token in each line; clients send one of them as `Authorization: Bearer TOKEN`
+    /// A file with one token in each line, and what it may do; clients send one of them as `Authorization: Bearer TOKEN`
     #[arg(long, env = "LEASEHOLD_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// The certificate chain, as PEM, to speak HTTPS
@@ -69,6 +72,9 @@ pub(crate) struct Serve {
     /// How many connections may be open at once
     #[arg(long, value_name = "COUNT", default_value_t = 20_000)]
     max_connections: usize,
+    /// How lines of the log on stderr are written: `text` or `json`
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
     /// How long requests have to come to an end after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = duration::parse)]
     drain: Duration,
@@ -81,6 +87,15 @@ pub(crate) struct Serve {
     /// How often to see whether it is time for the sweeper [default: settings.sweep.tick]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     tick: Option<Duration>,
+}
+
+/// How lines of the log are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object in each line, with its time.
+    Json,
 }
 
 /// What all handlers share. Cheap to clone.
@@ -159,6 +174,7 @@ impl Serve {
         let reaper = tokio::spawn(jobs::reap(app.clone()));
         let handle = Handle::new();
         tokio::spawn(drain(app.clone(), handle.clone(), self.drain));
+        tokio::spawn(reload::on_hangup(app.clone(), self.clone(), tls.clone()));
         say(&app, address, tls.is_some())?;
 
         let service = routes::router(app.clone()).into_make_service();
@@ -195,9 +211,11 @@ impl Serve {
 
     async fn tls(&self) -> std::io::Result<Option<RustlsConfig>> {
         let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
-        let mut config = (*RustlsConfig::from_pem_file(cert, key).await?.get_inner()).clone();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Some(RustlsConfig::from_config(Arc::new(config))))
+        let config = RustlsConfig::from_pem_file(cert, key).await?;
+        let mut inner = (*config.get_inner()).clone();
+        inner.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.reload_from_config(Arc::new(inner));
+        Ok(Some(config))
     }
 
     fn app(&self, store: Store, settings: &Settings, tokens: Tokens, metrics: PrometheusHandle) -> App {

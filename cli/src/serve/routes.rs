@@ -1,6 +1,6 @@
 //! Which path leads where, and what happens on every way.
 
-use super::{App, auth, decisions, events, health, jobs, leases, openapi, overview, page, sweeps};
+use super::{App, auth, decisions, events, health, jobs, leases, openapi, overview, page, semaphores, sweeps};
 use crate::wire::Problem;
 use axum::{
     Router,
@@ -33,6 +33,12 @@ pub(super) fn router(app: App) -> Router {
         .route("/v1/elections/resign", post(leases::resign))
         .route("/v1/elections/leader", get(leases::leader))
         .route("/v1/elections/observe", get(events::observe))
+        .route("/v1/force-release", post(leases::force))
+        .route("/v1/semaphores/acquire", post(semaphores::acquire))
+        .route("/v1/semaphores/renew", post(semaphores::renew))
+        .route("/v1/semaphores/release", post(semaphores::release))
+        .route("/v1/semaphores/resize", post(semaphores::resize))
+        .route("/v1/semaphore", get(semaphores::status))
         .route("/v1/txns", post(decisions::begin))
         .route("/v1/txns/{txn}", get(decisions::read).delete(decisions::forget))
         .route("/v1/txns/{txn}/decide", post(decisions::decide))
@@ -58,8 +64,14 @@ pub(super) fn router(app: App) -> Router {
 }
 
 /// Where a request may wait for as long as its client likes.
-const MAY_WAIT: [&str; 5] =
-    ["/v1/acquire", "/v1/elections/campaign", "/v1/watch", "/v1/elections/observe", "/v1/queues/{queue}/claim"];
+const MAY_WAIT: [&str; 6] = [
+    "/v1/acquire",
+    "/v1/elections/campaign",
+    "/v1/watch",
+    "/v1/elections/observe",
+    "/v1/semaphores/acquire",
+    "/v1/queues/{queue}/claim",
+];
 
 async fn nowhere() -> Problem {
     Problem::new("not_found", "there is no such path; see /openapi.json")
@@ -80,10 +92,14 @@ async fn count(State(app): State<App>, request: Request, next: Next) -> Response
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers.entry(header::X_CONTENT_TYPE_OPTIONS).or_insert(HeaderValue::from_static("nosniff"));
     let status = response.status().as_u16().to_string();
+    let took = app.clock.monotonic().since(began);
+    // Those that look after the service would drown all others.
+    if !matches!(route.as_str(), "/livez" | "/readyz" | "/metrics") {
+        tracing::info!(%method, route, status, took_ms = crate::wire::millis(took), "request");
+    }
     counter!("leasehold_http_requests_total", "route" => route.clone(), "status" => status).increment(1);
     // How long a client wants to wait says nothing about the service.
     if !MAY_WAIT.contains(&route.as_str()) {
-        let took = app.clock.monotonic().since(began);
         histogram!("leasehold_http_request_duration_seconds", "route" => route).record(took.as_secs_f64());
     }
     response

@@ -272,9 +272,24 @@ async fn wrong_requests_about_jobs_are_told_apart() {
         ("/v1/queues/q/claim", json!({ "worker": worker, "most": 1001 }), 400, "invalid_request"),
         ("/v1/queues/q/claim", json!({ "worker": "nobody" }), 404, "unknown_worker"),
         ("/v1/queues/q/finish", json!({ "worker": worker, "jobs": [] }), 400, "invalid_request"),
-        ("/v1/queues/q/finish", json!({ "worker": worker, "jobs": [{ "id": "x", "fence": 1 }] }), 400, "invalid_request"),
-        ("/v1/queues/q/finish", json!({ "worker": worker, "jobs": [{ "id": id, "fence": 1.5 }] }), 400, "invalid_request"),
-        ("/v1/queues/q/snooze", json!({ "worker": worker, "jobs": [{ "id": id, "fence": 1 }] }), 400, "invalid_request"),
+        (
+            "/v1/queues/q/finish",
+            json!({ "worker": worker, "jobs": [{ "id": "x", "fence": 1 }] }),
+            400,
+            "invalid_request",
+        ),
+        (
+            "/v1/queues/q/finish",
+            json!({ "worker": worker, "jobs": [{ "id": id, "fence": 1.5 }] }),
+            400,
+            "invalid_request",
+        ),
+        (
+            "/v1/queues/q/snooze",
+            json!({ "worker": worker, "jobs": [{ "id": id, "fence": 1 }] }),
+            400,
+            "invalid_request",
+        ),
         ("/v1/workers/nobody/renew", json!({}), 404, "unknown_worker"),
     ] {
         let answer = service.post(path, body.clone()).await;

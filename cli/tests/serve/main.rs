@@ -14,4 +14,6 @@ mod leader;
 mod malformed;
 mod overview;
 mod python;
+mod rights;
+mod semaphores;
 mod verbs;

@@ -164,9 +164,10 @@ impl Drop for Owed {
 }
 
 /// The answer to a claim. The debt is paid when the connection takes the body.
-fn hand_over(body: Vec<u8>, mut owed: Owed) -> Response {
+fn hand_over(body: Vec<u8>, owed: Owed) -> Response {
     let length = body.len();
     let once = stream::once(async move {
+        let mut owed = owed;
         owed.names.clear();
         Ok::<_, std::convert::Infallible>(body)
     });

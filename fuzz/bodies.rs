@@ -26,6 +26,15 @@ pub(super) fn hold(data: &[u8]) {
         named(body.namespace, None, None);
     }
     again::<wire::Decide>(data);
+    if let Some(body) = again::<wire::NewJob>(data) {
+        let _ = body.into_job();
+    }
+    again::<wire::NewWorker>(data);
+    again::<wire::RenewWorker>(data);
+    again::<wire::ClaimJobs>(data);
+    again::<wire::EndJobs>(data);
+    again::<wire::FailJobs>(data);
+    again::<wire::SnoozeJobs>(data);
 }
 
 fn again<T: Serialize + DeserializeOwned>(data: &[u8]) -> Option<T> {

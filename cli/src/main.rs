@@ -111,7 +111,8 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage::end(&error),
     };
-    log(&cli.global);
+    let as_json = matches!(&cli.command, Command::Serve(serve) if serve.log_format == serve::LogFormat::Json);
+    log(&cli.global, as_json);
     output::be_quiet(cli.global.quiet);
     exit::end(run(cli))
 }
@@ -159,7 +160,7 @@ async fn dispatch(command: &Command, config: &Config) -> Outcome {
 }
 
 /// What the library has to say goes to stderr, like everything that is not data.
-fn log(global: &Global) {
+fn log(global: &Global, as_json: bool) {
     use std::io::IsTerminal;
     let level = match (global.quiet, global.verbose) {
         (true, _) => LevelFilter::ERROR,
@@ -167,12 +168,10 @@ fn log(global: &Global) {
         (false, 1) => LevelFilter::INFO,
         (false, _) => LevelFilter::DEBUG,
     };
+    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).with_target(false);
+    if as_json {
+        return log.json().flatten_event(true).init();
+    }
     let colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && std::io::stderr().is_terminal();
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(colour)
-        .with_target(false)
-        .without_time()
-        .init();
+    log.with_ansi(colour).without_time().init();
 }

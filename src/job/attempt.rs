@@ -256,6 +256,11 @@ impl Job {
         self.attempt.session.is_valid()
     }
 
+    /// How long this process may still believe that nobody else has been given the job, if the store does not answer.
+    pub fn time_left(&self) -> Duration {
+        self.attempt.session.time_left()
+    }
+
     /// The job is done.
     pub fn finish(self) -> Answering {
         self.answer(Answered::Finished)

@@ -56,6 +56,11 @@ impl Session {
         self.lost.child_token()
     }
 
+    /// For how long this process may believe in it without a renewal.
+    pub(crate) fn time_left(&self) -> Duration {
+        self.guard().as_ref().map_or(Duration::ZERO, |guard| guard.grant().time_left())
+    }
+
     /// Under which a commit is made.
     pub(crate) fn ticket(&self, has_row: bool) -> Ticket {
         let until = self.guard().as_ref().map_or(0, |guard| guard.grant().expires_at().as_millis());

@@ -20,7 +20,7 @@ const LONG_FILES: &[&str] = &[];
 
 /// Types that have more methods, by folder, with how many they may have until they are taken apart.
 const LARGE_TYPES: &[(&str, &str, usize)] = &[
-    ("src/job", "Job", 35),
+    ("src/job", "Job", 36),
     ("src/job", "Shard", 54),
     ("src/job", "Work", 89),
     ("src/semaphore", "Actor", 31),

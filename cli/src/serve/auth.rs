@@ -1,16 +1,22 @@
 //! Who may call: a bearer token, and no page of another site that a browser was lured to.
 
-use super::App;
-use crate::wire::Problem;
+use super::{App, rights::Rights};
+use crate::wire::{self, Problem};
 use axum::{
-    extract::{Request, State},
-    http::{HeaderMap, header, uri::Authority},
+    extract::{FromRequestParts, MatchedPath, Request, State},
+    http::{HeaderMap, Method, header, request::Parts, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use leasehold::Namespace;
 use sha2::{Digest, Sha256};
-use std::{fmt, io, net::IpAddr, path::Path, sync::Arc};
-use subtle::{Choice, ConstantTimeEq};
+use std::{
+    fmt, io,
+    net::IpAddr,
+    path::Path,
+    sync::{Arc, PoisonError, RwLock},
+};
+use subtle::ConstantTimeEq;
 
 /// The shortest token that is taken: 16 random characters cannot be guessed over a network.
 const SHORTEST: usize = 16;
@@ -18,48 +24,99 @@ const SHORTEST: usize = 16;
 /// What needs no token: it says nothing about what is stored.
 const OPEN: [&str; 6] = ["/", "/page.css", "/page.js", "/livez", "/readyz", "/openapi.json"];
 
+/// A token's hash, and what it may do.
+type Token = ([u8; 32], Arc<Rights>);
+
 /// The tokens that are accepted, as hashes: comparing those takes the same time for every guess, of whatever length.
-#[derive(Clone, Default)]
-pub(super) struct Tokens(Arc<[[u8; 32]]>);
+#[derive(Default)]
+pub(super) struct Tokens(RwLock<Arc<[Token]>>);
+
+/// What whoever sent a request may do, for handlers that learn from its body what it is about.
+#[derive(Debug, Clone)]
+pub(super) struct Access(Arc<Rights>);
+
+impl Access {
+    /// The namespace that a body names, if the token extends to it.
+    pub(super) fn namespace(&self, name: Option<&str>) -> Result<Namespace, Problem> {
+        let namespace = wire::namespace(name)?;
+        self.0.namespace(&namespace)?;
+        Ok(namespace)
+    }
+}
+
+impl FromRequestParts<App> for Access {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
+        // The middleware in front of everything has put it there.
+        let access = parts.extensions.get::<Self>().cloned();
+        access.ok_or_else(|| Problem::new("forbidden", "nobody has said what this request may do"))
+    }
+}
 
 impl Tokens {
     /// From a file with one token in each line, so that a new one can be introduced before the old one goes.
     pub(super) fn read(file: &Path) -> io::Result<Self> {
-        let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", file.display()));
-        let text = std::fs::read_to_string(file)
-            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))?;
-        let tokens: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        if tokens.is_empty() {
-            return Err(wrong("there is no token in it; try: head -c 24 /dev/urandom | base64"));
-        }
-        if tokens.iter().any(|token| token.len() < SHORTEST) {
-            return Err(wrong("a token is shorter than 16 characters"));
-        }
-        if tokens.iter().any(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
-            return Err(wrong("a token has a character that cannot stand in a header"));
-        }
-        Ok(Self(tokens.into_iter().map(hash).collect()))
+        Ok(Self(RwLock::new(read(file)?)))
+    }
+
+    /// Reads them again. If that fails, those of before stay.
+    pub(super) fn reload(&self, file: &Path) -> io::Result<()> {
+        let tokens = read(file)?;
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = tokens;
+        Ok(())
+    }
+
+    fn all(&self) -> Arc<[Token]> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn are_required(&self) -> bool {
-        !self.0.is_empty()
+        !self.all().is_empty()
     }
 
-    fn accept(&self, headers: &HeaderMap) -> bool {
-        let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let given =
-            given.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        let Some((_, token)) = given else { return false };
+    /// What the token of a request may do.
+    fn accept(&self, headers: &HeaderMap) -> Option<Arc<Rights>> {
+        let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok())?;
+        let (_, token) = given.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))?;
         let token = hash(token.trim());
-        let found = self.0.iter().fold(Choice::from(0), |found, known| found | known.ct_eq(&token));
-        found.into()
+        let mut found = None;
+        for (known, rights) in self.all().iter() {
+            if bool::from(known.ct_eq(&token)) {
+                found = Some(Arc::clone(rights));
+            }
+        }
+        found
+    }
+}
+
+fn read(file: &Path) -> io::Result<Arc<[Token]>> {
+    let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {what}", file.display()));
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", file.display())))?;
+    let mut tokens = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let Some((token, limits)) = words.split_first().filter(|(first, _)| **first != "#") else { continue };
+        if token.len() < SHORTEST {
+            return Err(wrong("a token is shorter than 16 characters"));
+        }
+        if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(wrong("a token has a character that cannot stand in a header"));
+        }
+        let rights = Rights::parse(limits).map_err(|what| wrong(&format!("line {}: {what}", number + 1)))?;
+        tokens.push((hash(token), Arc::new(rights)));
+    }
+    match tokens.is_empty() {
+        true => Err(wrong("there is no token in it; try: head -c 24 /dev/urandom | base64")),
+        false => Ok(tokens.into()),
     }
 }
 
 /// Neither tokens nor their hashes are for logs.
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} tokens", self.0.len())
+        write!(f, "{} tokens", self.all().len())
     }
 }
 
@@ -68,14 +125,17 @@ fn hash(token: &str) -> [u8; 32] {
 }
 
 /// The middleware in front of everything.
-pub(super) async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
+pub(super) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
     match admit(&app, &request) {
-        Ok(()) => next.run(request).await,
+        Ok(access) => {
+            request.extensions_mut().insert(access);
+            next.run(request).await
+        }
         Err(problem) => problem.into_response(),
     }
 }
 
-fn admit(app: &App, request: &Request) -> Result<(), Problem> {
+fn admit(app: &App, request: &Request) -> Result<Access, Problem> {
     let headers = request.headers();
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.and_then(|host| host.parse::<Authority>().ok());
@@ -92,10 +152,18 @@ fn admit(app: &App, request: &Request) -> Result<(), Problem> {
             ));
         }
     }
-    if app.tokens.are_required() && !OPEN.contains(&request.uri().path()) && !app.tokens.accept(headers) {
-        return Err(Problem::new("unauthorized", "send the header `Authorization: Bearer TOKEN`"));
+    if !app.tokens.are_required() || OPEN.contains(&request.uri().path()) {
+        return Ok(Access(Arc::default()));
     }
-    Ok(())
+    let Some(rights) = app.tokens.accept(headers) else {
+        return Err(Problem::new("unauthorized", "send the header `Authorization: Bearer TOKEN`"));
+    };
+    // A path that is none is told so.
+    if let Some(route) = request.extensions().get::<MatchedPath>() {
+        let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
+        rights.allow(method, route.as_str(), request.uri())?;
+    }
+    Ok(Access(rights))
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -119,13 +187,14 @@ mod tests {
 
     #[test]
     fn a_token_is_known_by_its_hash_and_never_shown() {
-        let tokens = Tokens([hash("0123456789abcdef")].into());
+        let tokens = Tokens(RwLock::new([(hash("0123456789abcdef"), Arc::default())].into()));
+        let accept = |headers: &HeaderMap| tokens.accept(headers).is_some();
         let with = |value: &str| HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
-        assert!(tokens.accept(&with("Bearer 0123456789abcdef")) && tokens.accept(&with("bearer 0123456789abcdef")));
+        assert!(accept(&with("Bearer 0123456789abcdef")) && accept(&with("bearer 0123456789abcdef")));
         for wrong in ["Bearer 0123456789abcdeF", "Bearer ", "Bearer", "Basic 0123456789abcdef", "0123456789abcdef"] {
-            assert!(!tokens.accept(&with(wrong)), "{wrong}");
+            assert!(!accept(&with(wrong)), "{wrong}");
         }
-        assert!(!tokens.accept(&HeaderMap::new()));
+        assert!(!accept(&HeaderMap::new()));
         assert_eq!(format!("{tokens:?}"), "1 tokens");
     }
 }

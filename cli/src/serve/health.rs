@@ -70,6 +70,8 @@ pub(super) async fn metrics(State(app): State<App>) -> impl IntoResponse {
     }
     gauge!("leasehold_sweep_running").set(f64::from(u8::from(app.store.sweeper().state().running)));
     gauge!("leasehold_known_leases").set(app.board.held() as f64);
+    gauge!("leasehold_workers").set(app.work.workers.count() as f64);
+    gauge!("leasehold_workers_jobs").set(app.work.workers.in_hand() as f64);
     gauge!("leasehold_http_waiting").set(app.max_waiting.saturating_sub(app.seats.available_permits()) as f64);
     gauge!("leasehold_http_waiting_limit").set(app.max_waiting as f64);
     if let Some(bytes) = resident() {
@@ -89,6 +91,8 @@ pub(super) fn install() -> Result<PrometheusHandle, BuildError> {
     );
     describe_gauge!("leasehold_http_waiting", "Requests that wait for a lease, or watch one");
     describe_gauge!("leasehold_http_waiting_limit", "How many may");
+    describe_gauge!("leasehold_workers", "Workers that are registered with this service");
+    describe_gauge!("leasehold_workers_jobs", "Jobs that they have in hand");
     describe_gauge!("leasehold_idle_seconds", "How long nobody has asked for anything");
     describe_gauge!("leasehold_clock_trusted", "Whether the clocks of this machine and the store agree");
     describe_gauge!("leasehold_clock_wrong", "Whether they are certainly further apart than max_clock_skew");

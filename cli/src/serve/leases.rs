@@ -3,15 +3,16 @@
 use super::{
     App,
     answer::{Json, line},
+    auth::Access,
     board,
     board::seen,
-    input::Body,
-    input::Query,
+    input::{self, Body, Query},
     limits, log,
     places::{Place, Waiting},
 };
 use crate::wire::{
-    self, Acquire, Campaign, Check, Checked, HeldBy, KeyList, KeyStatus, Leader, Lease, Problem, Release, Renew,
+    self, Acquire, Campaign, Check, Checked, ForceRelease, ForceReleased, HeldBy, KeyList, KeyStatus, Leader, Lease,
+    Problem, Release, Renew,
 };
 use axum::{
     body::{Body as HttpBody, Bytes},
@@ -21,7 +22,7 @@ use axum::{
 };
 use futures_util::stream;
 use leasehold::{
-    Clock, Fence, Key, Leases,
+    Clock, Fence, Key, Leases, Namespace,
     lease::{Acquired, Grant, Renewed, Request},
 };
 use std::time::Duration;
@@ -35,12 +36,13 @@ use std::time::Duration;
     responses((status = 200, body = Lease, description = "It is yours")))]
 pub(super) async fn acquire(
     State(app): State<App>,
+    access: Access,
     headers: HeaderMap,
     Body(body): Body<Acquire>,
 ) -> Result<Response, Problem> {
     let key = wire::key(body.key, body.key_b64)?;
     let wanted = Wanted {
-        namespace: body.namespace,
+        namespace: access.namespace(body.namespace.as_deref())?,
         key,
         owner: body.owner,
         ttl: body.ttl_ms.map(Duration::from_millis),
@@ -56,11 +58,12 @@ pub(super) async fn acquire(
     responses((status = 200, body = Lease, description = "You lead")))]
 pub(super) async fn campaign(
     State(app): State<App>,
+    access: Access,
     headers: HeaderMap,
     Body(body): Body<Campaign>,
 ) -> Result<Response, Problem> {
     let wanted = Wanted {
-        namespace: body.namespace,
+        namespace: access.namespace(body.namespace.as_deref())?,
         key: Key::new(body.name)?,
         owner: body.candidate,
         ttl: body.ttl_ms.map(Duration::from_millis),
@@ -71,7 +74,7 @@ pub(super) async fn campaign(
 }
 
 struct Wanted {
-    namespace: Option<String>,
+    namespace: Namespace,
     key: Key,
     owner: String,
     ttl: Option<Duration>,
@@ -81,24 +84,23 @@ struct Wanted {
 
 async fn grant(app: App, headers: &HeaderMap, wanted: Wanted) -> Result<Response, Problem> {
     let came = app.clock.monotonic();
-    let leases = app.store.leases(wire::namespace(wanted.namespace.as_deref())?)?;
+    let leases = app.store.leases(wanted.namespace.clone())?;
     let mut request = Request::new(wanted.ttl.unwrap_or(app.default_ttl)).owner(wanted.owner.clone());
     if let Some(note) = &wanted.note {
         request = request.note(note.clone());
     }
-    let id = match headers.get(wire::IDEMPOTENCY_KEY) {
-        Some(id) => {
-            Some(id.to_str().map_err(|_| Problem::invalid("the idempotency key has other characters than ASCII"))?)
-        }
-        None => None,
-    };
+    let id = input::idempotency_key(headers)?;
     if let Some(id) = id {
         request = request.request_id(id);
     }
     let wait = wanted.wait.min(app.max_wait);
     let continues = headers.get(wire::WAIT).is_some_and(|value| value == wire::CONTINUES);
-    let namespace = wire::namespace(wanted.namespace.as_deref())?;
-    let place = id.map(|id| Place { namespace, key: wanted.key.clone(), owner: wanted.owner, id: id.to_owned() });
+    let place = id.map(|id| Place {
+        namespace: wanted.namespace,
+        key: wanted.key.clone(),
+        owner: wanted.owner,
+        id: id.to_owned(),
+    });
     let kept = place.as_ref().and_then(|place| app.places.take(place));
     let acquired = match (place, kept) {
         (Some(place), kept) if kept.is_some() || continues && !wait.is_zero() => {
@@ -197,9 +199,13 @@ fn hand_over(body: Bytes, owed: Option<Owed>) -> Response {
 /// Renew a lease. One that has ended is lost, even if nobody took it.
 #[utoipa::path(post, path = "/v1/renew", tag = "leases", request_body = Renew,
     responses((status = 200, body = Lease, description = "It is still yours")))]
-pub(super) async fn renew(State(app): State<App>, Body(body): Body<Renew>) -> Result<Json<Lease>, Problem> {
+pub(super) async fn renew(
+    State(app): State<App>,
+    access: Access,
+    Body(body): Body<Renew>,
+) -> Result<Json<Lease>, Problem> {
     let came = app.clock.monotonic();
-    let namespace = wire::namespace(body.namespace.as_deref())?;
+    let namespace = access.namespace(body.namespace.as_deref())?;
     let key = wire::key(body.key, body.key_b64)?;
     let name = board::name(&namespace, &key);
     let ttl = body.ttl_ms.map(Duration::from_millis);
@@ -220,8 +226,12 @@ pub(super) async fn renew(State(app): State<App>, Body(body): Body<Renew>) -> Re
 /// Give a lease back. Giving back what one does not have is fine.
 #[utoipa::path(post, path = "/v1/release", tag = "leases", request_body = Release,
     responses((status = 200, body = Released, description = "It is not yours any more")))]
-pub(super) async fn release(State(app): State<App>, Body(body): Body<Release>) -> Result<Json<Released>, Problem> {
-    let namespace = wire::namespace(body.namespace.as_deref())?;
+pub(super) async fn release(
+    State(app): State<App>,
+    access: Access,
+    Body(body): Body<Release>,
+) -> Result<Json<Released>, Problem> {
+    let namespace = access.namespace(body.namespace.as_deref())?;
     let key = wire::key(body.key, body.key_b64)?;
     let name = board::name(&namespace, &key);
     app.store.leases(namespace)?.release_by_id(&key, wire::lease_id(&body.lease_id)?).await?;
@@ -233,14 +243,14 @@ pub(super) async fn release(State(app): State<App>, Body(body): Body<Release>) -
 /// Step down, so that another one can lead at once.
 #[utoipa::path(post, path = "/v1/elections/resign", tag = "elections", request_body = Release,
     responses((status = 200, body = Released, description = "You do not lead any more")))]
-pub(super) async fn resign(state: State<App>, body: Body<Release>) -> Result<Json<Released>, Problem> {
-    release(state, body).await
+pub(super) async fn resign(state: State<App>, access: Access, body: Body<Release>) -> Result<Json<Released>, Problem> {
+    release(state, access, body).await
 }
 
 /// The answer to a release.
 #[derive(Debug, serde::Serialize, utoipa::ToSchema)]
 pub(super) struct Released {
-    released: bool,
+    pub(super) released: bool,
 }
 
 /// What there is on a key. A lease that has ended is cleared on the way, unless `peek` is true.
@@ -288,8 +298,12 @@ pub(super) async fn list(State(app): State<App>, query: Query) -> Result<Json<Ke
 /// between this answer and the write.
 #[utoipa::path(post, path = "/v1/check", tag = "leases", request_body = Check,
     responses((status = 200, body = Checked, description = "Whether it is, and the highest fence that is known")))]
-pub(super) async fn check(State(app): State<App>, Body(body): Body<Check>) -> Result<Json<Checked>, Problem> {
-    let leases = app.store.leases(wire::namespace(body.namespace.as_deref())?)?;
+pub(super) async fn check(
+    State(app): State<App>,
+    access: Access,
+    Body(body): Body<Check>,
+) -> Result<Json<Checked>, Problem> {
+    let leases = app.store.leases(access.namespace(body.namespace.as_deref())?)?;
     let status = leases.peek(&wire::key(body.key, body.key_b64)?).await?;
     let current = status.holder.is_some_and(|holder| holder.fence == body.fence);
     Ok(Json(Checked { current, last_fence: status.last_fence.map(Fence::get) }))
@@ -304,4 +318,29 @@ pub(super) async fn leader(State(app): State<App>, query: Query) -> Result<Json<
     let query = query.only(&["namespace", "name"])?;
     let (leases, key) = query.key(&app, "name")?;
     Ok(Json(Leader { leader: leases.peek(&key).await?.holder.as_ref().map(HeldBy::from) }))
+}
+
+/// Take a lease away from whoever has it. Its holder is not told before it renews: two may run until then.
+#[utoipa::path(post, path = "/v1/force-release", tag = "leases", request_body = ForceRelease,
+    responses((status = 200, body = ForceReleased, description = "From whom it was taken, and where that is recorded")))]
+pub(super) async fn force(
+    State(app): State<App>,
+    access: Access,
+    Body(body): Body<ForceRelease>,
+) -> Result<Json<ForceReleased>, Problem> {
+    let namespace = access.namespace(body.namespace.as_deref())?;
+    let key = wire::key(body.key, body.key_b64)?;
+    if body.reason.trim().is_empty() || body.reason.len() > 1024 || body.by.len() > 256 {
+        return Err(Problem::invalid("`reason` has 1 to 1024 bytes, `by` at most 256"));
+    }
+    let by = if body.by.is_empty() { "the service" } else { &body.by };
+    let Some(forced) = app.store.leases(namespace.clone())?.force_release(&key, &body.reason, by).await? else {
+        return Err(Problem::new("not_found", format!("nobody has ever held {key}")));
+    };
+    tracing::warn!(%namespace, %key, reason = body.reason, by, "a lease was taken away");
+    Ok(Json(ForceReleased {
+        taken_from: forced.taken_from.as_ref().map(HeldBy::from),
+        fence: forced.fence.get(),
+        recorded: forced.recorded,
+    }))
 }

@@ -21,11 +21,20 @@ use tokio::{
 /// The longest body: the longest key and note in JSON fit in several times.
 pub(super) const BODY: usize = 64 * 1024;
 
+/// The longest body that brings many jobs, or answers for many.
+pub(super) const LARGE_BODY: usize = 16 * 1024 * 1024;
+
+/// How much memory all large bodies that are under way may take together, in pieces of [`BODY`].
+pub(super) const ROOM: usize = 4096;
+
 /// How much of a longer one is read all the same.
 pub(super) const THROWN_AWAY: usize = 16 * 1024 * 1024;
 
 /// How long a body may take to arrive.
 pub(super) const BODY_TIME: Duration = Duration::from_secs(10);
+
+/// How long a large body may take to arrive.
+pub(super) const LARGE_BODY_TIME: Duration = Duration::from_secs(60);
 
 /// How long the headers may take to arrive.
 pub(super) const HEADER_TIME: Duration = Duration::from_secs(10);

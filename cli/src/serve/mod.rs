@@ -10,6 +10,7 @@ mod decisions;
 mod events;
 mod health;
 mod input;
+mod jobs;
 mod leases;
 mod limits;
 mod log;
@@ -18,7 +19,10 @@ mod overview;
 mod page;
 mod places;
 mod problem;
+mod reload;
+mod rights;
 mod routes;
+mod semaphores;
 mod sweeps;
 
 use self::{auth::Tokens, board::Board, health::Pulse, limits::Patience, overview::Index};
@@ -50,7 +54,7 @@ pub(crate) struct Serve {
     /// Where to listen. Beyond loopback a token is needed
     #[arg(long, env = "LEASEHOLD_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:7420")]
     listen: SocketAddr,
-    /// A file with one token in each line; clients send one of them as `Authorization: Bearer TOKEN`
+    /// A file with one token in each line, and what it may do; clients send one of them as `Authorization: Bearer TOKEN`
     #[arg(long, env = "LEASEHOLD_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// The certificate chain, as PEM, to speak HTTPS
@@ -68,6 +72,9 @@ pub(crate) struct Serve {
     /// How many connections may be open at once
     #[arg(long, value_name = "COUNT", default_value_t = 20_000)]
     max_connections: usize,
+    /// How lines of the log on stderr are written: `text` or `json`
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
     /// How long requests have to come to an end after SIGTERM
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = duration::parse)]
     drain: Duration,
@@ -80,6 +87,15 @@ pub(crate) struct Serve {
     /// How often to see whether it is time for the sweeper [default: settings.sweep.tick]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     tick: Option<Duration>,
+}
+
+/// How lines of the log are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object in each line, with its time.
+    Json,
 }
 
 /// What all handlers share. Cheap to clone.
@@ -101,6 +117,10 @@ struct Shared {
     seats: Arc<Semaphore>,
     max_waiting: usize,
     board: Board,
+    /// Memory for large bodies.
+    room: Arc<Semaphore>,
+    /// Who works through this service, and what they have in hand.
+    work: jobs::Work,
     pulse: tokio::sync::Mutex<Pulse>,
     trouble: log::Trouble,
     places: places::Places,
@@ -151,8 +171,10 @@ impl Serve {
         let sweeper = store.sweeper().start();
         let app = self.app(store.clone(), &settings, tokens, metrics);
         let keeper = tokio::spawn(board::keep(app.clone()));
+        let reaper = tokio::spawn(jobs::reap(app.clone()));
         let handle = Handle::new();
         tokio::spawn(drain(app.clone(), handle.clone(), self.drain));
+        tokio::spawn(reload::on_hangup(app.clone(), self.clone(), tls.clone()));
         say(&app, address, tls.is_some())?;
 
         let service = routes::router(app.clone()).into_make_service();
@@ -170,7 +192,10 @@ impl Serve {
         served.map_err(taken)?;
         // What is left has a client that has gone.
         keeper.abort();
+        reaper.abort();
         let rest = async {
+            // Those who have them cannot be told: others take them at once, and a late answer hears of that.
+            jobs::give_back(app.work.workers.leave_all()).await;
             app.tasks.close();
             app.tasks.wait().await;
             sweeper.stop().await;
@@ -186,9 +211,11 @@ impl Serve {
 
     async fn tls(&self) -> std::io::Result<Option<RustlsConfig>> {
         let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
-        let mut config = (*RustlsConfig::from_pem_file(cert, key).await?.get_inner()).clone();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Some(RustlsConfig::from_config(Arc::new(config))))
+        let config = RustlsConfig::from_pem_file(cert, key).await?;
+        let mut inner = (*config.get_inner()).clone();
+        inner.alpn_protocols = vec![b"http/1.1".to_vec()];
+        config.reload_from_config(Arc::new(inner));
+        Ok(Some(config))
     }
 
     fn app(&self, store: Store, settings: &Settings, tokens: Tokens, metrics: PrometheusHandle) -> App {
@@ -205,6 +232,8 @@ impl Serve {
             seats: Arc::new(Semaphore::new(max_waiting)),
             max_waiting,
             board: Board::new(&store),
+            room: Arc::new(Semaphore::new(limits::ROOM)),
+            work: Default::default(),
             pulse: Default::default(),
             trouble: Default::default(),
             places: Default::default(),
@@ -229,7 +258,8 @@ fn tuned<A>(server: Server<SocketAddr, A>) -> Server<SocketAddr, A> {
     server
 }
 
-/// Waits for a signal, then lets no more in, sends home who waits, and lets the rest finish.
+/// Waits for a signal, then sends home who waits, lets workers answer for what they have in hand, lets no more in, and lets
+/// the rest finish.
 async fn drain(app: App, handle: Handle<SocketAddr>, longest: Duration) {
     tokio::select! {
         () = terminated() => {}
@@ -237,6 +267,12 @@ async fn drain(app: App, handle: Handle<SocketAddr>, longest: Duration) {
     }
     tracing::info!("told to end: draining");
     app.draining.cancel();
+    let mut left = longest;
+    while app.work.workers.in_hand() > 0 && !left.is_zero() {
+        let step = left.min(Duration::from_millis(100));
+        app.clock.sleep(step).await;
+        left -= step;
+    }
     handle.graceful_shutdown(Some(longest));
 }
 

@@ -1,6 +1,6 @@
 //! The description of the service, for programs: made from the handlers, with what they have in common added once.
 
-use super::{App, decisions, events, health, leases, overview, sweeps};
+use super::{App, decisions, events, health, jobs, leases, overview, semaphores, sweeps};
 use crate::wire::{Problem, millis};
 use axum::{Json, extract::State};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use utoipa::OpenApi;
 #[openapi(
     info(
         title = "leasehold",
-        description = "Leases, elections and transaction decisions on nothing but an object store"
+        description = "Leases, elections, transaction decisions and jobs on nothing but an object store"
     ),
     paths(
         leases::acquire,
@@ -24,10 +24,28 @@ use utoipa::OpenApi;
         leases::resign,
         leases::leader,
         events::observe,
+        leases::force,
+        semaphores::acquire,
+        semaphores::renew,
+        semaphores::release,
+        semaphores::resize,
+        semaphores::status,
         decisions::begin,
         decisions::read,
         decisions::decide,
         decisions::forget,
+        jobs::enqueue,
+        jobs::register,
+        jobs::renew,
+        jobs::leave,
+        jobs::claim,
+        jobs::finish,
+        jobs::fail,
+        jobs::snooze,
+        jobs::give_up,
+        jobs::status,
+        jobs::job,
+        jobs::cancel,
         sweeps::status,
         sweeps::run,
         overview::overview,
@@ -43,7 +61,7 @@ struct Description;
 pub(super) async fn document(State(app): State<App>) -> Json<Value> {
     let mut document = describe(app.tokens.are_required());
     let (shortest, longest) = app.store.ttl_limits();
-    for name in ["Acquire", "Renew", "Campaign"] {
+    for name in ["Acquire", "Renew", "Campaign", "AcquireSlot", "RenewSlot"] {
         let ttl = &mut document["components"]["schemas"][name]["properties"]["ttl_ms"];
         ttl["minimum"] = json!(millis(shortest));
         ttl["maximum"] = json!(millis(longest));
@@ -78,12 +96,13 @@ fn describe(with_token: bool) -> Value {
         }
     }
     // A key is named in one of two ways.
-    for name in ["Acquire", "Renew", "Release", "Check"] {
+    for name in ["Acquire", "Renew", "Release", "Check", "ForceRelease"] {
         document["components"]["schemas"][name]["oneOf"] =
             json!([{ "required": ["key"] }, { "required": ["key_b64"] }]);
     }
     document["paths"]["/v1/sweep"]["post"]["requestBody"]["required"] = json!(false);
-    let token = "One of the tokens in the file that the service was started with; all of them may do the same";
+    let token =
+        "One of the tokens in the file that the service was started with, which also says what each of them may do";
     document["components"]["securitySchemes"] =
         json!({ "token": { "type": "http", "scheme": "bearer", "description": token } });
     document
@@ -91,13 +110,13 @@ fn describe(with_token: bool) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::rights, *};
 
     #[test]
     fn every_operation_says_how_it_fails_and_what_it_needs() {
         let document = describe(true);
         let paths = document["paths"].as_object().unwrap();
-        assert_eq!(paths.len(), 19, "{:?}", paths.keys());
+        assert_eq!(paths.len(), 37, "{:?}", paths.keys());
         for (path, item) in paths {
             for (method, operation) in item.as_object().unwrap() {
                 assert!(operation["responses"]["default"].is_object(), "{method} {path}");
@@ -109,6 +128,24 @@ mod tests {
                 assert_eq!(operation["security"].is_array(), path.starts_with("/v1/") || path == "/metrics");
             }
         }
+    }
+
+    #[test]
+    fn every_operation_has_a_right_and_every_right_an_operation() {
+        let document = describe(true);
+        let mut described = Vec::new();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for method in item.as_object().unwrap().keys() {
+                if path.starts_with("/v1/") || path == "/metrics" {
+                    described.push((method.to_uppercase(), path.clone()));
+                }
+            }
+        }
+        let mut known: Vec<(String, String)> =
+            rights::NEEDS.iter().map(|(method, path, ..)| ((*method).to_owned(), (*path).to_owned())).collect();
+        described.sort();
+        known.sort();
+        assert_eq!(described, known);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Which path leads where, and what happens on every way.
 
-use super::{App, auth, decisions, events, health, leases, openapi, overview, page, sweeps};
+use super::{App, auth, decisions, events, health, jobs, leases, openapi, overview, page, semaphores, sweeps};
 use crate::wire::Problem;
 use axum::{
     Router,
@@ -8,7 +8,7 @@ use axum::{
     http::{HeaderValue, Method, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{get, post},
+    routing::{delete, get, post},
 };
 use leasehold::Clock;
 use metrics::{counter, histogram};
@@ -33,10 +33,28 @@ pub(super) fn router(app: App) -> Router {
         .route("/v1/elections/resign", post(leases::resign))
         .route("/v1/elections/leader", get(leases::leader))
         .route("/v1/elections/observe", get(events::observe))
+        .route("/v1/force-release", post(leases::force))
+        .route("/v1/semaphores/acquire", post(semaphores::acquire))
+        .route("/v1/semaphores/renew", post(semaphores::renew))
+        .route("/v1/semaphores/release", post(semaphores::release))
+        .route("/v1/semaphores/resize", post(semaphores::resize))
+        .route("/v1/semaphore", get(semaphores::status))
         .route("/v1/txns", post(decisions::begin))
         .route("/v1/txns/{txn}", get(decisions::read).delete(decisions::forget))
         .route("/v1/txns/{txn}/decide", post(decisions::decide))
         .route("/v1/sweep", get(sweeps::status).post(sweeps::run))
+        .route("/v1/workers", post(jobs::register))
+        .route("/v1/workers/{worker}", delete(jobs::leave))
+        .route("/v1/workers/{worker}/renew", post(jobs::renew))
+        .route("/v1/queues/{queue}", get(jobs::status))
+        .route("/v1/queues/{queue}/jobs", post(jobs::enqueue))
+        .route("/v1/queues/{queue}/jobs/{job}", get(jobs::job))
+        .route("/v1/queues/{queue}/jobs/{job}/cancel", post(jobs::cancel))
+        .route("/v1/queues/{queue}/claim", post(jobs::claim))
+        .route("/v1/queues/{queue}/finish", post(jobs::finish))
+        .route("/v1/queues/{queue}/fail", post(jobs::fail))
+        .route("/v1/queues/{queue}/snooze", post(jobs::snooze))
+        .route("/v1/queues/{queue}/release", post(jobs::give_up))
         .route("/v1/overview", get(overview::overview))
         .fallback(nowhere)
         .method_not_allowed_fallback(wrong_method)
@@ -44,6 +62,16 @@ pub(super) fn router(app: App) -> Router {
         .layer(middleware::from_fn_with_state(app.clone(), count))
         .with_state(app)
 }
+
+/// Where a request may wait for as long as its client likes.
+const MAY_WAIT: [&str; 6] = [
+    "/v1/acquire",
+    "/v1/elections/campaign",
+    "/v1/watch",
+    "/v1/elections/observe",
+    "/v1/semaphores/acquire",
+    "/v1/queues/{queue}/claim",
+];
 
 async fn nowhere() -> Problem {
     Problem::new("not_found", "there is no such path; see /openapi.json")
@@ -64,10 +92,14 @@ async fn count(State(app): State<App>, request: Request, next: Next) -> Response
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers.entry(header::X_CONTENT_TYPE_OPTIONS).or_insert(HeaderValue::from_static("nosniff"));
     let status = response.status().as_u16().to_string();
+    let took = app.clock.monotonic().since(began);
+    // Those that look after the service would drown all others.
+    if !matches!(route.as_str(), "/livez" | "/readyz" | "/metrics") {
+        tracing::info!(%method, route, status, took_ms = crate::wire::millis(took), "request");
+    }
     counter!("leasehold_http_requests_total", "route" => route.clone(), "status" => status).increment(1);
     // How long a client wants to wait says nothing about the service.
-    if !matches!(route.as_str(), "/v1/acquire" | "/v1/elections/campaign" | "/v1/watch" | "/v1/elections/observe") {
-        let took = app.clock.monotonic().since(began);
+    if !MAY_WAIT.contains(&route.as_str()) {
         histogram!("leasehold_http_request_duration_seconds", "route" => route).record(took.as_secs_f64());
     }
     response

@@ -176,7 +176,7 @@ async fn on(place: Arc<Place>, seconds: u64) {
     let queue = store.queue("chaos").unwrap();
     let mut settings = queue.settings().await.unwrap();
     settings.session_ttl = TTL;
-    settings.retry_cap = Duration::from_secs(2);
+    settings.backoff.cap = Duration::from_secs(2);
     settings.max_attempts = 1000;
     queue.change_settings(settings).await.unwrap();
     let (resource, folder) = (Resource::start(), tempfile::tempdir().unwrap());

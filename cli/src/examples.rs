@@ -28,6 +28,43 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "leasehold work emails --drain -- cat",
         ],
     ),
+    ("queue list", &["leasehold queue list", "leasehold queue list -o json"]),
+    ("queue show", &["leasehold queue show emails"]),
+    ("queue pause", &["leasehold queue pause emails", "leasehold queue pause emails --for 1h"]),
+    ("queue resume", &["leasehold queue resume emails"]),
+    (
+        "queue set",
+        &[
+            "leasehold queue set emails max_attempts=5 backoff.base=10s",
+            "leasehold queue set emails key_limit=1 kinds.newsletter.timeout=10m",
+            "leasehold queue set emails rate=none",
+        ],
+    ),
+    ("queue purge", &["leasehold queue purge emails --dry-run", "leasehold queue purge emails --confirm"]),
+    ("job get", &["leasehold job get emails 01932c07-a5b0-7000-8000-000000000000"]),
+    ("job list", &["leasehold job list emails --state retrying", "leasehold job list emails --limit 1000 -o json"]),
+    ("job cancel", &["leasehold job cancel emails 01932c07-a5b0-7000-8000-000000000000"]),
+    ("job retry", &["leasehold job retry emails 01932c07-a5b0-7000-8000-000000000000"]),
+    ("job pause", &["leasehold job pause emails 01932c07-a5b0-7000-8000-000000000000"]),
+    ("job resume", &["leasehold job resume emails 01932c07-a5b0-7000-8000-000000000000"]),
+    ("dead list", &["leasehold dead list emails", "leasehold dead list emails --reason stalled -o json"]),
+    (
+        "dead get",
+        &[
+            "leasehold dead get emails 01932c07-a5b0-7000-8000-000000000000",
+            "leasehold dead get emails 01932c07-a5b0-7000-8000-000000000000 --part args > payload",
+        ],
+    ),
+    (
+        "dead redrive",
+        &[
+            "leasehold dead redrive emails 01932c07-a5b0-7000-8000-000000000000",
+            "leasehold dead redrive emails --kind newsletter --per-second 10",
+            "leasehold dead redrive emails --all --dry-run",
+        ],
+    ),
+    ("dead purge", &["leasehold dead purge emails --before 2026-01-01T00:00:00Z --confirm"]),
+    ("inflight", &["leasehold inflight", "leasehold inflight emails --stuck"]),
     ("put", &["leasehold put reports/today --fence 1767225600000000 report.csv"]),
     ("elect", &["leasehold elect scheduler -- ./scheduler.sh"]),
     (

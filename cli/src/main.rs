@@ -69,6 +69,17 @@ enum Command {
     Enqueue(jobs::Enqueue),
     /// Run a command for each job of a queue
     Work(jobs::Work),
+    /// Queues: how many jobs they have, what they are set to, pausing them
+    #[command(subcommand)]
+    Queue(jobs::QueueCommand),
+    /// Jobs: looking at them, cancelling them, running them now
+    #[command(subcommand)]
+    Job(jobs::JobCommand),
+    /// Dead letters: jobs that failed for good
+    #[command(subcommand)]
+    Dead(jobs::DeadCommand),
+    /// Show what runs, where, and since when
+    Inflight(jobs::Inflight),
     /// Write an object that refuses a fence older than one that it was written with
     Put(put::Put),
     /// Decide transactions: commit or abort, once and for all
@@ -140,6 +151,10 @@ async fn dispatch(command: &Command, config: &Config) -> Outcome {
         Command::List(list) => list.run(config).await,
         Command::Enqueue(enqueue) => enqueue.run(config).await,
         Command::Work(work) => work.run(config).await,
+        Command::Queue(queue) => queue.run(config).await,
+        Command::Job(job) => job.run(config).await,
+        Command::Dead(dead) => dead.run(config).await,
+        Command::Inflight(inflight) => inflight.run(config).await,
         Command::Put(put) => put.run(config).await,
         Command::Txn(txn) => txn.run(config).await,
         Command::Sweep(sweep) => sweep.run(config).await,

@@ -65,6 +65,30 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ),
     ("dead purge", &["leasehold dead purge emails --before 2026-01-01T00:00:00Z --confirm"]),
     ("inflight", &["leasehold inflight", "leasehold inflight emails --stuck"]),
+    (
+        "stream publish",
+        &[
+            "leasehold stream publish events.login '{\"user\":\"ann\"}'",
+            "leasehold stream publish events.audit.login ann --stream events.audit --key ann",
+            "leasehold stream publish events.import --file events.ndjson",
+        ],
+    ),
+    (
+        "stream read",
+        &[
+            "leasehold stream read events.login",
+            "leasehold stream read events.login --from 2026-12-24T18:00:00Z --limit 10 -o json",
+            "leasehold stream read events.login --group mail",
+        ],
+    ),
+    ("stream tail", &["leasehold stream tail events.login", "leasehold stream tail events.login --from 42 -o json"]),
+    ("stream list", &["leasehold stream list"]),
+    ("stream groups", &["leasehold stream groups events.login", "leasehold stream groups events.login --remove mail"]),
+    ("stream trim", &["leasehold stream trim events.login", "leasehold stream trim --all"]),
+    ("stream apply", &["leasehold stream apply"]),
+    ("archive run", &["leasehold archive run", "leasehold archive run audit --once"]),
+    ("archive status", &["leasehold archive status -o json"]),
+    ("archive verify", &["leasehold archive verify audit"]),
     ("put", &["leasehold put reports/today --fence 1767225600000000 report.csv"]),
     ("elect", &["leasehold elect scheduler -- ./scheduler.sh"]),
     (

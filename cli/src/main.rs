@@ -22,6 +22,7 @@ mod settings;
 mod shell;
 mod signals;
 mod store;
+mod streams;
 mod sweep;
 mod target;
 mod txn;
@@ -80,6 +81,12 @@ enum Command {
     Dead(jobs::DeadCommand),
     /// Show what runs, where, and since when
     Inflight(jobs::Inflight),
+    /// Streams: messages in order, and groups that remember how far they have read
+    #[command(subcommand)]
+    Stream(streams::Command),
+    /// The archive of streams: every message in exactly one file
+    #[command(subcommand)]
+    Archive(streams::ArchiveCommand),
     /// Write an object that refuses a fence older than one that it was written with
     Put(put::Put),
     /// Decide transactions: commit or abort, once and for all
@@ -155,6 +162,8 @@ async fn dispatch(command: &Command, config: &Config) -> Outcome {
         Command::Job(job) => job.run(config).await,
         Command::Dead(dead) => dead.run(config).await,
         Command::Inflight(inflight) => inflight.run(config).await,
+        Command::Stream(stream) => stream.run(config).await,
+        Command::Archive(archive) => archive.run(config).await,
         Command::Put(put) => put.run(config).await,
         Command::Txn(txn) => txn.run(config).await,
         Command::Sweep(sweep) => sweep.run(config).await,

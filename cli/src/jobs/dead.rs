@@ -254,7 +254,7 @@ impl Get {
         for (name, bytes) in &job.parts {
             match std::str::from_utf8(bytes) {
                 Ok(text) => shown.parts.insert(name, text.to_owned()),
-                Err(_) => shown.parts_b64.insert(name, super::enqueue::base64(bytes)),
+                Err(_) => shown.parts_b64.insert(name, super::base64(bytes)),
             };
         }
         let mut rows = rows(&job.letter);
@@ -276,12 +276,9 @@ fn rows(letter: &DeadLetter) -> Vec<(&'static str, String)> {
         ("kept_until", relative(letter.kept_until, now)),
     ];
     rows.extend(letter.fence.map(|fence| ("fence", fence.to_string())));
-    for (name, value) in [
-        ("kind", &letter.kind),
-        ("tenant", &letter.tenant),
-        ("key", &letter.key),
-        ("caller_id", &letter.caller_id),
-    ] {
+    for (name, value) in
+        [("kind", &letter.kind), ("tenant", &letter.tenant), ("key", &letter.key), ("caller_id", &letter.caller_id)]
+    {
         rows.extend(value.as_ref().map(|value| (name, printable(value))));
     }
     rows
@@ -321,7 +318,7 @@ impl Purge {
         let purged = dead.purge(filter).dry_run(!self.confirm).await?;
         if !self.confirm && !self.meant.dry_run {
             return Err(Failure::usage(format!(
-                "nothing was changed: {} dead letters would be gone for good; say so with --confirm",
+                "nothing was changed: {} of its dead letters would be gone for good; say so with --confirm",
                 purged.jobs
             )));
         }

@@ -159,7 +159,8 @@ impl Get {
 
 fn rows(info: &JobInfo) -> Vec<(&'static str, String)> {
     let now = view::now();
-    let mut rows = vec![("id", info.id.to_string()), ("state", word(&info.state)), ("attempts", info.attempts.to_string())];
+    let mut rows =
+        vec![("id", info.id.to_string()), ("state", word(&info.state)), ("attempts", info.attempts.to_string())];
     if info.stalls > 0 {
         rows.push(("stalls", info.stalls.to_string()));
     }

@@ -9,7 +9,7 @@ mod set;
 mod work;
 
 pub(crate) use dead::Command as DeadCommand;
-pub(crate) use enqueue::{Enqueue, time};
+pub(crate) use enqueue::{Enqueue, base64, time};
 pub(crate) use inflight::Inflight;
 pub(crate) use job::Command as JobCommand;
 pub(crate) use queue::Command as QueueCommand;
@@ -37,7 +37,9 @@ async fn existing(opened: &Embedded, config: &Config, name: &str) -> Result<Queu
     };
     let namespace = &config.namespace.value;
     let name = printable(name);
-    Err(Failure::failed(format!("there is no queue {name} in the namespace {namespace} ({known}): the first enqueue makes it")))
+    Err(Failure::failed(format!(
+        "there is no queue {name} in the namespace {namespace} ({known}): the first enqueue makes it"
+    )))
 }
 
 /// A text that a job may have.

@@ -212,7 +212,7 @@ impl Purge {
         let purged = queue.purge().dry_run(!self.confirm).await?;
         if !self.confirm && !self.dry_run {
             return Err(Failure::usage(format!(
-                "nothing was changed: {} jobs would be gone for good; say so with --confirm",
+                "nothing was changed: {} of its jobs would be gone for good; say so with --confirm",
                 purged.jobs
             )));
         }

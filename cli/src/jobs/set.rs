@@ -1,7 +1,7 @@
 //! Settings of a queue by their names: `max_attempts=5`, `backoff.base=10s`, `kinds.mail.timeout=1m`.
 
 use crate::exit::Failure;
-use leasehold::job::{Backoff, BackoffShape, KindSettings, QueueSettings};
+use leasehold::job::{Backoff, KindSettings, QueueSettings};
 use serde_json::{Map, Value};
 
 /// One of them, as somebody wrote it.
@@ -95,7 +95,9 @@ fn known(path: &[String]) -> Result<Value, Failure> {
         let name = path.join(".");
         match names.is_empty() {
             true => Failure::usage(format!("{name} is no setting of a queue")),
-            false => Failure::usage(format!("{name} is no setting of a queue; in its place there are {}", names.join(", "))),
+            false => {
+                Failure::usage(format!("{name} is no setting of a queue; in its place there are {}", names.join(", ")))
+            }
         }
     };
     for name in rest {
@@ -141,6 +143,7 @@ fn put(value: &mut Value, path: &[String], to: Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use leasehold::job::BackoffShape;
     use std::time::Duration;
 
     fn set(texts: &[&str]) -> Result<QueueSettings, String> {
@@ -191,8 +194,11 @@ mod tests {
 
     #[test]
     fn every_setting_that_is_shown_can_be_set_to_what_is_shown() {
-        let texts: Vec<String> =
-            rows(&QueueSettings::default()).unwrap().into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let texts: Vec<String> = rows(&QueueSettings::default())
+            .unwrap()
+            .into_iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         assert!(texts.len() > 15, "{texts:?}");
         assert_eq!(set(&texts).unwrap(), QueueSettings::default());

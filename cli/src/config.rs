@@ -6,9 +6,10 @@ use crate::{
     output::{self, Format},
     settings::{self, FromEnvironment},
     shell,
+    streams::{self, ArchiveRules, StreamFile},
 };
 use clap::{Args, Subcommand};
-use leasehold::{Namespace, Settings};
+use leasehold::{Namespace, Settings, stream::StreamRules};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, env, fmt, path::PathBuf, time::Duration};
 
@@ -68,6 +69,10 @@ struct File {
     output: Option<Format>,
     owner: Option<String>,
     ttl: Option<String>,
+    /// By pattern.
+    streams: StreamFile,
+    /// By domain.
+    archive: ArchiveRules,
     /// Of the store at the URL, by the names that `object_store` has for them.
     options: BTreeMap<String, String>,
     /// Checked here, for a message with a line; the environment is laid over it afterwards.
@@ -120,6 +125,10 @@ pub(crate) struct Config {
     /// Which of the settings come from the environment, and by which variable.
     settings_variables: BTreeMap<String, String>,
     pub(crate) options: BTreeMap<String, String>,
+    /// What streams are made with, and set to by `stream apply`.
+    pub(crate) streams: StreamRules,
+    /// How domains are archived.
+    pub(crate) archive: ArchiveRules,
     /// The file that was read, and the names in its `[settings]`.
     file: Option<(PathBuf, toml::Table)>,
     /// The file that `--config` named.
@@ -204,6 +213,7 @@ impl Config {
         let named = table.get("settings").and_then(toml::Value::as_table);
         settings::check_names(env::vars_os().filter_map(|(name, _)| name.into_string().ok()))?;
         let FromEnvironment { settings, variables } = settings::load(named, variable_named)?;
+        let streams = streams::load(path.as_deref(), file.streams, &file.archive)?;
         let file_at = path.map(|path| (path, table));
         Ok(Self {
             store,
@@ -217,6 +227,8 @@ impl Config {
             settings,
             settings_variables: variables,
             options: file.options,
+            streams,
+            archive: file.archive,
             file: file_at,
             named_file: global.config.clone(),
         })
@@ -263,6 +275,12 @@ impl Config {
         rows.extend(self.ca.as_ref().map(|ca| row("ca", ca.value.clone(), &ca.origin)));
         let file = self.file.as_ref().map(|(path, _)| Origin::File(path.clone())).unwrap_or(Origin::Default);
         rows.extend(self.options.keys().map(|name| row(&format!("options.{name}"), "(set)".to_owned(), &file)));
+        for (pattern, settings) in self.streams.iter() {
+            shown(&format!("streams.{:?}", pattern.to_string()), settings, &file, &mut rows);
+        }
+        for (domain, rule) in &self.archive {
+            shown(&format!("archive.{domain}"), rule, &file, &mut rows);
+        }
         let named = self.file.as_ref().and_then(|(_, table)| table.get("settings")).and_then(toml::Value::as_table);
         flatten("settings", serde_json::to_value(&self.settings).unwrap_or_default(), named, &file, &mut rows);
         for row in &mut rows {
@@ -291,6 +309,13 @@ struct Row {
     /// Without one the store's own value counts.
     value: Option<String>,
     origin: String,
+}
+
+/// What the file says: all of it but what it does not say.
+fn shown<T: Serialize>(name: &str, value: &T, file: &Origin, rows: &mut Vec<Row>) {
+    let mut all = Vec::new();
+    flatten(name, serde_json::to_value(value).unwrap_or_default(), None, file, &mut all);
+    rows.extend(all.into_iter().filter(|row| row.value.is_some()).map(|row| Row { origin: file.to_string(), ..row }));
 }
 
 fn flatten(name: &str, value: serde_json::Value, named: Option<&toml::Table>, file: &Origin, rows: &mut Vec<Row>) {
@@ -352,7 +377,7 @@ fn default_store() -> Result<String, Failure> {
 }
 
 /// A URL as it is, and a folder as the URL of a folder.
-fn store_url(text: &str) -> Result<String, String> {
+pub(crate) fn store_url(text: &str) -> Result<String, String> {
     if text.starts_with("http://") || text.starts_with("https://") {
         return Err("that is the URL of a lock service: name it with --server".to_owned());
     }

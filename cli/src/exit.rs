@@ -26,7 +26,7 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// Every number, what JSON calls it, and what it means: the one table behind `--help`, the manual and the documentation.
 pub(crate) const TABLE: [(u8, &str, &str); 10] = [
     (0, "done", "done"),
-    (FAILED, "failed", "failed; fsck and doctor: something is wrong"),
+    (FAILED, "failed", "failed; fsck, doctor, archive status and verify: something is wrong"),
     (USAGE, "usage", "the command line or the configuration is wrong"),
     (LOST, "lost", "the lease is lost, or was never held"),
     (HELD, "held", "held by another; get --exit-code: held"),

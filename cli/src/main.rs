@@ -23,6 +23,7 @@ mod settings;
 mod shell;
 mod signals;
 mod store;
+mod streams;
 mod sweep;
 mod target;
 mod txn;
@@ -70,6 +71,23 @@ enum Command {
     Enqueue(jobs::Enqueue),
     /// Run a command for each job of a queue
     Work(jobs::Work),
+    /// Queues: how many jobs they have, what they are set to, pausing them
+    #[command(subcommand)]
+    Queue(jobs::QueueCommand),
+    /// Jobs: looking at them, cancelling them, running them now
+    #[command(subcommand)]
+    Job(jobs::JobCommand),
+    /// Dead letters: jobs that failed for good
+    #[command(subcommand)]
+    Dead(jobs::DeadCommand),
+    /// Show what runs, where, and since when
+    Inflight(jobs::Inflight),
+    /// Streams: messages in order, and groups that remember how far they have read
+    #[command(subcommand)]
+    Stream(streams::Command),
+    /// The archive of streams: every message in exactly one file
+    #[command(subcommand)]
+    Archive(streams::ArchiveCommand),
     /// Write an object that refuses a fence older than one that it was written with
     Put(put::Put),
     /// See or change how many may hold a key at once (`lock -n`)
@@ -145,6 +163,12 @@ async fn dispatch(command: &Command, config: &Config) -> Outcome {
         Command::List(list) => list.run(config).await,
         Command::Enqueue(enqueue) => enqueue.run(config).await,
         Command::Work(work) => work.run(config).await,
+        Command::Queue(queue) => queue.run(config).await,
+        Command::Job(job) => job.run(config).await,
+        Command::Dead(dead) => dead.run(config).await,
+        Command::Inflight(inflight) => inflight.run(config).await,
+        Command::Stream(stream) => stream.run(config).await,
+        Command::Archive(archive) => archive.run(config).await,
         Command::Put(put) => put.run(config).await,
         Command::Semaphore(semaphore) => semaphore.run(config).await,
         Command::Txn(txn) => txn.run(config).await,

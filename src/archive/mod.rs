@@ -118,6 +118,16 @@ impl Archiver {
         Ok(Self { streams, domain, settings, target, counters, workers, looked, was_behind: false })
     }
 
+    /// For the streams of another namespace.
+    pub fn namespace<N>(mut self, namespace: N) -> Result<Self>
+    where
+        N: TryInto<Namespace>,
+        N::Error: Into<crate::Error>,
+    {
+        self.streams = Streams::new(Arc::clone(self.streams.shared()), namespace.try_into().map_err(Into::into)?);
+        Ok(self)
+    }
+
     /// Writes files to another store.
     #[must_use]
     pub fn to(mut self, destination: &Destination) -> Self {

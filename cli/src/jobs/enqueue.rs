@@ -89,6 +89,11 @@ pub(crate) fn time(text: &str) -> Result<Timestamp, String> {
     Ok(Timestamp::from_millis(i64::try_from(since.as_millis()).map_err(|_| wrong())?))
 }
 
+/// As JSON has bytes that are no text.
+pub(crate) fn base64(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
+
 /// A line of a file that describes its jobs.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

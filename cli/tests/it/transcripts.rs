@@ -61,6 +61,16 @@ fn operating() {
 }
 
 #[test]
+fn queues() {
+    play("queues");
+}
+
+#[test]
+fn streams() {
+    play("streams");
+}
+
+#[test]
 fn txn() {
     play("txn");
 }

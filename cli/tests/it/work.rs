@@ -186,3 +186,47 @@ fn json_is_an_object_for_each_attempt_and_nothing_else() {
     assert_eq!(ran.out.lines().count(), 1);
     assert!(ran.err.contains("printed"), "{ran:?}");
 }
+
+/// The session's record is gone, so somebody else may have its jobs: found out when it is next renewed.
+#[test]
+fn a_command_is_stopped_when_its_job_may_be_somebody_elses() {
+    let home = Home::new();
+    assert_eq!(home.run(&["queue", "set", "q", "session_ttl=10s"]).code, 0);
+    enqueue(&home, "x");
+    let work = start(&home, &["--once", "--", "sh", "-c", FAMILY]);
+    let pids = ["command", "child", "grandchild"].map(|name| read(&home.path(name)));
+    let meta = home.store().join(".leasehold/meta");
+    let records = fs::read_dir(meta).unwrap().map(|entry| entry.unwrap());
+    let sessions: Vec<_> = records.filter(|entry| entry.file_name().to_string_lossy().starts_with("session")).collect();
+    assert_eq!(sessions.len(), 1, "{sessions:?}");
+    fs::remove_file(sessions[0].path()).unwrap();
+    until("the command and what it has started are gone", || !pids.iter().any(|pid| is_alive(pid)));
+    let ran = ended(work);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.err.contains("is not ours any more") && ran.err.contains("1 lost"), "{ran:?}");
+}
+
+#[test]
+fn the_end_of_what_a_command_says_is_the_error_of_its_job() {
+    let home = Home::new();
+    let id = enqueue(&home, "x");
+    let script = "seq 1000 >&2; echo 'disk full' >&2; exit 1";
+    assert_eq!(home.run(&["work", "q", "--once", "--", "sh", "-c", script]).code, 1);
+    let job = home.json(&["job", "get", "q", &id]);
+    let error = field(&job, "last_error");
+    assert!(error.ends_with("\\n1000\\ndisk full") && error.len() < 350 && !error.contains("\\n900\\n"), "{error}");
+}
+
+#[test]
+fn the_command_of_a_job_that_is_cancelled_is_stopped() {
+    let home = Home::new();
+    let id = enqueue(&home, "x");
+    let work = start(&home, &["--once", "-o", "json", "--", "sh", "-c", FAMILY]);
+    let pids = ["command", "child", "grandchild"].map(|name| read(&home.path(name)));
+    let asked = home.json(&["job", "cancel", "q", &id]);
+    assert_eq!(field(&asked, "result"), "asked");
+    let ran = ended(work);
+    assert_eq!((field(&ran.out, "end"), ran.code), ("cancelled".to_owned(), 0), "{ran:?}");
+    assert!(!pids.iter().any(|pid| is_alive(pid)));
+    assert_eq!(home.run(&["work", "q", "--once", "--", "true"]).err, "nothing is due in q\n");
+}

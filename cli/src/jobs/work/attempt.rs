@@ -14,7 +14,7 @@ use crate::{
 };
 use leasehold::{
     Clock, SystemClock,
-    job::{AttemptEnd, Job},
+    job::{AttemptEnd, Job, JobState, Queue},
 };
 use serde::Serialize;
 use std::{collections::VecDeque, ffi::OsString, io::Write, time::Duration};
@@ -22,8 +22,10 @@ use tokio::{io::AsyncReadExt, process::ChildStderr, task::JoinHandle};
 
 /// How often to see whether a job is still ours. No network is asked.
 const LOOK: Duration = Duration::from_millis(200);
-/// As much of what a command says last is kept as its error.
-const TAIL: usize = 1000;
+/// How often to ask whether somebody has cancelled a job that runs: one read.
+const ASK: Duration = Duration::from_secs(5);
+/// As much of what a command says last is its error: a ledger keeps no more.
+const TAIL: usize = 250;
 /// How long what a command has left behind may keep its stderr open.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -57,6 +59,8 @@ enum Ended {
     Late(Duration),
     /// Told to go.
     Stopped,
+    /// Somebody has cancelled the job.
+    Cancelled,
 }
 
 /// Runs the commands of one process.
@@ -64,7 +68,7 @@ enum Ended {
 pub(super) struct Runner {
     command: Vec<OsString>,
     config: Config,
-    queue: String,
+    queue: Queue,
     codes: Codes,
     timeout: Option<Duration>,
     kill_after: Duration,
@@ -76,11 +80,11 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    pub(super) fn new(work: &Work, config: &Config, codes: Codes) -> Result<Self, Failure> {
+    pub(super) fn new(work: &Work, config: &Config, queue: Queue, codes: Codes) -> Result<Self, Failure> {
         Ok(Self {
             command: work.command.clone(),
             config: config.clone(),
-            queue: work.queue.clone(),
+            queue,
             codes,
             timeout: work.timeout,
             kill_after: work.kill_after,
@@ -128,12 +132,12 @@ impl Runner {
     }
 
     fn start(&self, job: &Job, payload: &Payload) -> Result<Start, Failure> {
-        let reason = Reason(format!("worked on job {} of {}", job.id(), self.queue));
+        let reason = Reason(format!("worked on job {} of {}", job.id(), self.queue.name()));
         let mut start = Start::new(&self.command, &self.config, reason, self.kill_after)?
             .env("LEASEHOLD_JOB", job.id().to_string())
             .env("LEASEHOLD_ATTEMPT", job.attempt().to_string())
             .env("LEASEHOLD_FENCE", job.fence().to_string())
-            .env("LEASEHOLD_QUEUE", &self.queue)
+            .env("LEASEHOLD_QUEUE", self.queue.name())
             .env("LEASEHOLD_JOB_FILE", &payload.0)
             .reading(payload.0.clone())?;
         for (name, value) in [
@@ -159,12 +163,16 @@ impl Runner {
         let mut child = Child::start(self.start(job, &payload)?).await?;
         let _paused = self.remember(&child);
         let tail = child.stderr().map(|stderr| tokio::spawn(tail(stderr)));
-        let timeout = job.timeout().or(self.timeout);
+        let timeout = match job.timeout().or(self.timeout) {
+            Some(longest) => Some(longest),
+            None => self.queue.settings().await?.timeout_of(job.kind()),
+        };
         let ended = tokio::select! {
             biased;
             code = child.ended() => Ended::Exited(code?),
             () = lost(job) => Ended::Lost,
             () = self.stop.cancelled() => Ended::Stopped,
+            () = self.cancelled(job) => Ended::Cancelled,
             longest = late(timeout) => Ended::Late(longest),
         };
         if !matches!(ended, Ended::Exited(_)) {
@@ -172,6 +180,19 @@ impl Runner {
         }
         child.part().await;
         Ok((ended, last_words(tail).await))
+    }
+
+    /// Until somebody has cancelled a job.
+    async fn cancelled(&self, job: &Job) {
+        let clock = SystemClock::new();
+        loop {
+            clock.sleep(ASK).await;
+            match self.queue.get(job.id()).await {
+                Ok(Some(info)) if info.state == JobState::Cancelled => return,
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%error, job = %job.id(), "whether it was cancelled is not known"),
+            }
+        }
     }
 
     /// Says what has become of a job. `done` says what the queue made of that.
@@ -187,6 +208,10 @@ impl Runner {
                 return;
             }
             Ended::Stopped => job.release(),
+            Ended::Cancelled => {
+                done.end = "cancelled";
+                job.cancelled()
+            }
             Ended::Late(longest) => {
                 let error = format!("stopped after {}; {tail}", duration::short(longest));
                 (done.end, done.error) = ("failed", Some(cut(error.trim_end_matches("; "))));
@@ -243,7 +268,7 @@ impl Runner {
             }
             AttemptEnd::Cancelled => {
                 done.end = "cancelled";
-                tracing::info!(job = id, "cancelled");
+                output::say(format_args!("job {id} was cancelled"));
             }
             AttemptEnd::AnsweredBefore => {}
             AttemptEnd::Stale(stale) => {

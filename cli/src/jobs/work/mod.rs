@@ -44,7 +44,8 @@ pub(crate) struct Work {
     /// attempt, stay
     #[arg(long)]
     drain: bool,
-    /// How long a command may run whose job does not say: then it is stopped, and the attempt has failed
+    /// How long a command may run whose job does not say: then it is stopped, and the attempt has failed [default: what the
+    /// queue is set to]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     timeout: Option<Duration>,
     /// How long a command may take to end by itself when it is stopped, before it is killed
@@ -132,7 +133,7 @@ impl Work {
             signal = signals.next() => return Ok(signal.exit_code()),
         };
         let queue = super::queue(&opened, config, &self.queue).map_err(own)?;
-        let runner = Runner::new(self, config, Codes::new(&self.dead_on))?;
+        let runner = Runner::new(self, config, queue.clone(), Codes::new(&self.dead_on))?;
         let mut desk = Desk::new(self, config, queue, Arc::new(runner), health);
         desk.work(&mut signals).await;
         desk.health.close();

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::place::{self, Kind, Place};
 use leasehold::{
-    CancellationToken, Clock, Generator, Settings, Store, SystemClock,
+    CancellationToken, Clock, Generator, Queue, Settings, Store, SystemClock,
     job::{JobContext, NewJob},
 };
 use leasehold_testkit::SeededGenerator;
@@ -171,14 +171,30 @@ fn number(name: &str, usual: usize) -> usize {
     env::var(name).map_or(usual, |text| text.parse().unwrap())
 }
 
-async fn on(place: Arc<Place>, seconds: u64) {
-    let store = place.open().await;
-    let queue = store.queue("chaos").unwrap();
+async fn prepare(queue: &Queue) {
     let mut settings = queue.settings().await.unwrap();
     settings.session_ttl = TTL;
     settings.backoff.cap = Duration::from_secs(2);
     settings.max_attempts = 1000;
     queue.change_settings(settings).await.unwrap();
+}
+
+/// Waits until every job has ended.
+async fn all_end(queue: &Queue, calm: Instant) {
+    loop {
+        let depth = queue.depth().await.unwrap();
+        if depth.available + depth.scheduled + depth.retrying + depth.running + depth.burying == 0 {
+            break;
+        }
+        assert!(calm.elapsed() < PATIENCE, "not ended: {depth:?}");
+        SystemClock::new().sleep(Duration::from_millis(500)).await;
+    }
+}
+
+async fn on(place: Arc<Place>, seconds: u64) {
+    let store = place.open().await;
+    let queue = store.queue("chaos").unwrap();
+    prepare(&queue).await;
     let (resource, folder) = (Resource::start(), tempfile::tempdir().unwrap());
     let count = number("LEASEHOLD_CHAOS_PROCESSES", 6);
     let mut slots: Vec<Slot> = (0..count).map(|at| Slot::start(orders(&place, &resource, folder.path(), at))).collect();
@@ -218,14 +234,7 @@ async fn on(place: Arc<Place>, seconds: u64) {
     }
     slots.iter_mut().for_each(Slot::resume);
     let calm = Instant::now();
-    loop {
-        let depth = queue.depth().await.unwrap();
-        if depth.available + depth.scheduled + depth.retrying + depth.running + depth.burying == 0 {
-            break;
-        }
-        assert!(calm.elapsed() < PATIENCE, "not ended: {depth:?}");
-        SystemClock::new().sleep(Duration::from_millis(500)).await;
-    }
+    all_end(&queue, calm).await;
     println!(
         "{kills} kills and {pauses} pauses of {count} processes in {seconds} s; all ended {:?} later",
         calm.elapsed()

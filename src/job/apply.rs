@@ -13,10 +13,12 @@ mod dead;
 mod doubt;
 mod finished;
 mod letters;
+mod limits;
 mod look;
 mod next;
 mod outbox;
 mod recover;
+mod slots;
 mod spill;
 mod track;
 mod verbs;
@@ -29,17 +31,17 @@ pub(crate) use doubt::{Attempt, Verdict, verdict};
 pub(crate) use letters::{Redrive, TakeLetters};
 pub(crate) use look::{Depth, Found, HOUR, jobs_of};
 pub(crate) use next::ToSpill;
+pub(crate) use slots::{Backfill, DueSlots, LONGEST_INLINE};
 pub(crate) use spill::{Moving, Spill};
 pub(crate) use track::{Begin, Begun};
 
 use super::{
     id::SegmentId,
     layout::SegmentName,
-    ledger::{ClaimId, JobRef, Ledger, Millis, Policy, Reason, Session, SessionId},
+    ledger::{ClaimId, JobRef, Ledger, Millis, Policy, Reason, Schedule, Session, SessionId},
     segment::Facts,
 };
 use crate::{Fence, WriteId, clock::Timestamp};
-use bytes::Bytes;
 use std::sync::Arc;
 use work::Work;
 
@@ -47,11 +49,19 @@ use work::Work;
 #[derive(Debug, Clone)]
 pub(crate) enum Op {
     /// A segment that the inbox shows is taken in.
-    Absorb { name: SegmentName, facts: Arc<Facts> },
+    Absorb {
+        name: SegmentName,
+        facts: Arc<Facts>,
+    },
     /// A segment that the inbox shows, and that cannot be or must not be run, is buried as it is.
-    BuryRaw { name: SegmentName, reason: Reason },
+    BuryRaw {
+        name: SegmentName,
+        reason: Reason,
+    },
     /// Jobs of a live segment that were unread become claimable.
-    Open { facts: Arc<Facts> },
+    Open {
+        facts: Arc<Facts>,
+    },
     /// Up to `want` jobs for this process.
     Claim {
         claim: ClaimId,
@@ -64,11 +74,16 @@ pub(crate) enum Op {
     /// What has become of one claimed job.
     Answer(Answer),
     /// A session has ended for good, which somebody has proved: what it had in hand comes back.
-    Recover { session: SessionId },
+    Recover {
+        session: SessionId,
+    },
     /// Waiting jobs go to a segment of their own in `seg/`.
     Spill(Arc<Spill>),
     /// One job is not to be run any more. `in_inbox`: a listing has shown its segment.
-    Cancel { job: JobRef, in_inbox: bool },
+    Cancel {
+        job: JobRef,
+        in_inbox: bool,
+    },
     /// One waiting job is held back, or no longer.
     Pause { job: JobRef, paused: bool },
     /// One job of a live segment that is unread becomes claimable, however late it is due.
@@ -84,27 +99,67 @@ pub(crate) enum Op {
     /// The delete of an object of dead letters was confirmed.
     LettersGone { plan: WriteId },
     /// How many jobs of a key may run at once; none for what the queue says.
-    Limit { key: u64, most: Option<u32> },
+    Limit {
+        key: u64,
+        name: Arc<str>,
+        most: Option<u32>,
+    },
+    /// Jobs of a key that wait for their next attempt run at once.
+    Unblock {
+        key: u64,
+    },
     /// The delete of a finished segment, unconfirmed since then, was confirmed for that very name.
-    Confirm { segment: SegmentId, since: Millis },
+    Confirm {
+        segment: SegmentId,
+        since: Millis,
+    },
     /// A listing shows a name whose delete was confirmed: it has to be deleted again.
-    Unconfirm { segment: SegmentId },
+    Unconfirm {
+        segment: SegmentId,
+    },
     /// These were not shown by a listing from the folder's start that is at most 30 s old.
-    Forget { segments: Vec<SegmentId> },
+    Forget {
+        segments: Vec<SegmentId>,
+    },
     /// The object of a plan of dead letters is there.
-    DeadWritten { plan: WriteId },
+    DeadWritten {
+        plan: WriteId,
+    },
     /// The segment that takes a job to another queue is there.
-    MoveWritten { job: JobRef, target: SegmentId },
+    MoveWritten {
+        job: JobRef,
+        target: SegmentId,
+    },
     /// These objects in `seg/` are to be deleted unless the ledger names them.
-    RaiseEpoch { candidates: Vec<SegmentId> },
-    /// A slot of a schedule is due: its job is inserted, once.
-    Insert { schedule: [u8; 16], slot: Millis, priority: i16, arguments: Bytes },
     /// Events from the first of the outbox up to this one stand in an object of `seg/`, written under this `gc_epoch`.
     SpillEvents { segment: SegmentId, epoch: u64, from: u64, through: u64 },
     /// The events of such an object have been published.
     SpillPublished { segment: SegmentId },
+    RaiseEpoch {
+        candidates: Vec<SegmentId>,
+    },
+    /// A schedule is added or changed. `at_start`: a new one has its first slot now.
+    PutSchedule {
+        schedule: Arc<Schedule>,
+        at_start: bool,
+    },
+    RemoveSchedule {
+        schedule: [u8; 16],
+    },
+    /// A schedule inserts nothing more, or goes on with its `next` slot.
+    PauseSchedule {
+        schedule: [u8; 16],
+        paused: bool,
+        next: Option<Millis>,
+    },
+    /// Slots of a schedule are due: their jobs are inserted, each once.
+    Insert(Arc<DueSlots>),
+    /// Slots that were missed are inserted after all, each once.
+    Backfill(Arc<Backfill>),
     /// Events up to this one have left the outbox.
-    Published { through: u64 },
+    Published {
+        through: u64,
+    },
     /// This process has nothing in hand and none of its commits is in doubt: its row goes.
     Close,
 }
@@ -183,6 +238,14 @@ pub(crate) enum Outcome {
     },
     /// What it is about is being written: try again.
     NotYet,
+    /// So many jobs of a key need not wait any longer.
+    Unblocked {
+        jobs: u32,
+    },
+    /// So many missed slots were inserted.
+    Backfilled {
+        inserted: u32,
+    },
     /// Marked; its handler is told.
     Asked,
     /// Lives on in a segment of `seg/` whose span covers its id.
@@ -212,6 +275,9 @@ pub(crate) enum Full {
     Cancels,
     /// Objects of dead letters of which only a part was taken.
     Letters,
+    /// Keys with a limit of their own.
+    Limits,
+    Schedules,
 }
 
 /// Why a claim was given nothing.
@@ -224,6 +290,8 @@ pub(crate) enum Idle {
     RunsAlone,
     /// Too many retries stand in the ledger: they have to be spilled first.
     SpillFirst,
+    /// The rate lets none start now.
+    Rate,
     /// The ledger could not take back what it would hand out.
     NoRoom,
     NoSession,

@@ -5,7 +5,7 @@ use super::{
     apply::{Answer, Answered, Op, Taken},
     claiming::{Content, loaded},
     committer::{Granted, PartChange, Patch, Shard},
-    id::{JobId, SegmentId, hash},
+    id::{JobId, SegmentId},
     layout::{Place, SegmentName},
     ledger::{ClaimId, JobRef},
     new::ARGS,
@@ -207,7 +207,7 @@ impl Job {
         }
         match &self.content.loaded {
             Some(loaded) => loaded.table.part(self.index, name, &self.content.blocks),
-            None => self.content.inline.clone().filter(|_| name == ARGS),
+            None => None,
         }
     }
 
@@ -215,7 +215,7 @@ impl Job {
     pub fn part_names(&self) -> Vec<&str> {
         match self.entry() {
             Some(entry) => entry.parts.iter().map(|(name, _)| name.as_ref()).collect(),
-            None => self.content.inline.iter().map(|_| ARGS).collect(),
+            None => Vec::new(),
         }
     }
 
@@ -228,7 +228,10 @@ impl Job {
             return Ok(None);
         }
         let core = &self.attempt.shard.queue;
-        let Some(path) = core.layout.segment(&self.name).map(Name::new) else { return Ok(None) };
+        let Some(path) = core.layout.segment(&self.name).map(Name::new) else {
+            let loaded = self.content.loaded.as_ref();
+            return Ok(loaded.and_then(|loaded| loaded.table.part(self.index, name, &self.content.blocks)));
+        };
         let table = loaded(core, &self.name, &path).await?;
         let segments = &core.shared.segments;
         let blocks: BTreeMap<u32, Bytes> =
@@ -315,8 +318,12 @@ impl Job {
         let settings = queue.core.settings().await?;
         let place = self.id();
         let class = self.name.id.class();
-        let [first, ..] = hash(&[b"move", &place.number().to_be_bytes()]);
-        let shard = u8::try_from(u16::from(first) % settings.record().key_shards).unwrap_or(0);
+        // By its key, if it has one: its limit is counted there.
+        let unique = self.entry().and_then(|entry| entry.unique_key.clone());
+        let shard = match self.key().or(unique.as_deref()) {
+            Some(key) => settings.shard_of(key.as_bytes()),
+            None => settings.shard_of(&place.number().to_be_bytes()),
+        };
         let id = SegmentId::of_move(place, shard, class);
         let target = SegmentName { id, place: Place::Inbox, jobs: 1 };
         let backend = queue.core.backend();

@@ -4,7 +4,7 @@ use super::{
     attempt::{Attempt, Job},
     committer::{Given, Granted, Shard},
     core::Core,
-    fetch::{Loaded, Read},
+    fetch::{self, Loaded, Read},
     ledger::Millis,
 };
 use crate::{Error, Result, storage::Name};
@@ -210,8 +210,9 @@ async fn content(shard: &Shard, taken: &super::apply::Taken, indexes: &[u16], pa
         Parts::Named(names) => Some(names.clone()),
     };
     let Some(path) = core.layout.segment(&taken.name).map(Name::new) else {
-        let inline = taken.inline.clone();
-        return Ok(Arc::new(Content { loaded: None, blocks: BTreeMap::new(), inline, names }));
+        let inline = taken.inline.clone().unwrap_or_default();
+        let (loaded, blocks) = fetch::inline(&taken.name, &inline)?;
+        return Ok(Arc::new(Content { loaded: Some(loaded), blocks, inline: Some(inline), names }));
     };
     let loaded = loaded(core, &taken.name, &path).await?;
     let blocks = match &names {

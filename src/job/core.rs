@@ -4,7 +4,7 @@ use super::{
     committer::Shard,
     counters::{self, Counters},
     fetch::Segments,
-    id::RisingIds,
+    id::{RisingIds, hash},
     inbox::{Age, Inbox},
     layout::Layout,
     ledger::{Ledger, Policy},
@@ -144,6 +144,12 @@ impl Known {
 
     pub(crate) fn revision(&self) -> u64 {
         self.record().revision()
+    }
+
+    /// The shard of what is placed by a hash.
+    pub(crate) fn shard_of(&self, what: &[u8]) -> u8 {
+        let [a, b, ..] = hash(&[b"shard", what]);
+        u8::try_from(u16::from_le_bytes([a, b]) % self.record().key_shards).unwrap_or(0)
     }
 }
 

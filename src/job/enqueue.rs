@@ -5,7 +5,7 @@
 
 use super::{
     core::{Core, Known},
-    id::{Class, JobId, SegmentId, hash},
+    id::{Class, JobId, SegmentId},
     layout::{Minute, Place, SegmentName},
     new::NewJob,
     segment::{Encoded, Head, NewJob as Row, Table, encode},
@@ -215,14 +215,10 @@ async fn enqueue(core: Arc<Core>, jobs: Vec<NewJob>, request: Option<String>) ->
 /// Jobs of one shard, class and due hour go together, as many as fit.
 fn split(core: &Core, settings: &Known, jobs: Vec<NewJob>, now: Timestamp, request: Option<&str>) -> Result<Vec<Part>> {
     let record = settings.record();
-    let by_hash = |what: &[u8]| {
-        let [a, b, ..] = hash(&[b"shard", what]);
-        u8::try_from(u16::from_le_bytes([a, b]) % record.key_shards).unwrap_or(0)
-    };
     // A call goes into one shard; the next one into the next.
     let turn = core.next_turn() % usize::from(record.settings.shards);
     let turn = match request {
-        Some(request) => by_hash(request.as_bytes()),
+        Some(request) => settings.shard_of(request.as_bytes()),
         None => u8::try_from(turn).unwrap_or(0),
     };
     let mut open: BTreeMap<(u8, Class, Option<i64>), usize> = BTreeMap::new();
@@ -230,8 +226,9 @@ fn split(core: &Core, settings: &Known, jobs: Vec<NewJob>, now: Timestamp, reque
     for (place, job) in jobs.into_iter().enumerate() {
         let weight = job.weight();
         let row = job.into_row(now);
-        let key = row.unique_key.as_ref().or(row.key.as_ref());
-        let shard = key.map_or(turn, |key| by_hash(key.as_bytes()));
+        // With a key, a unique key holds among the jobs of that key: both are judged in one shard.
+        let key = row.key.as_ref().or(row.unique_key.as_ref());
+        let shard = key.map_or(turn, |key| settings.shard_of(key.as_bytes()));
         let class = Class::of(row.priority);
         // By a request id alone: its name must not follow from the time of the call.
         let later = Some(row.due).filter(|due| request.is_none() && *due > now.plus(SOON));

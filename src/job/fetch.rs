@@ -58,6 +58,19 @@ impl Loaded {
     }
 }
 
+/// A job that has no object: its row has the segment of its schedule, and its own time and id.
+pub(crate) fn inline(name: &SegmentName, body: &Bytes) -> Result<(Arc<Loaded>, BTreeMap<u32, Bytes>)> {
+    let mut segment = Segment::decode(body)
+        .map_err(|why| Error::corrupt(format!("the job of slot {} cannot be read: {why}", name.id)))?;
+    segment.table.segment = name.id;
+    segment.table.made = name.id.time();
+    for job in &mut segment.table.jobs {
+        job.due = name.id.time();
+    }
+    let blocks = segment.blocks.clone();
+    Ok((Arc::new(Loaded::whole(segment, body.len())), blocks))
+}
+
 /// The segments that a process has read and may need again.
 #[derive(Debug, Default)]
 pub(crate) struct Segments(Mutex<Kept>);

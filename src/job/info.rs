@@ -33,6 +33,8 @@ pub enum JobState {
     Dead,
     /// Cancelled, and about to end.
     Cancelled,
+    /// Dropped because another job had its unique key.
+    Duplicate,
 }
 
 /// What is known of a job.
@@ -72,6 +74,8 @@ pub struct JobInfo {
     pub priority: i16,
     /// The caller's own id.
     pub caller_id: Option<String>,
+    /// The job that had its unique key when it was dropped.
+    pub duplicate_of: Option<JobId>,
 }
 
 impl JobInfo {
@@ -92,6 +96,7 @@ impl JobInfo {
             key: None,
             priority: 0,
             caller_id: None,
+            duplicate_of: None,
         }
     }
 }
@@ -161,6 +166,9 @@ async fn index_in(core: &Core, ledger: &Ledger, segment: SegmentId, id: JobId) -
 
 pub(super) async fn table(core: &Core, ledger: &Ledger, segment: SegmentId) -> Result<Option<Arc<Loaded>>> {
     let Some(row) = ledger.row_of(segment) else { return Ok(None) };
+    if let Some(inline) = &row.inline {
+        return Ok(Some(super::fetch::inline(&row.name, inline)?.0));
+    }
     read(core, &row.name).await
 }
 
@@ -209,6 +217,10 @@ pub(crate) async fn get(core: &Arc<Core>, id: JobId) -> Result<Option<JobInfo>> 
                 describe(&mut info, &loaded, job.index);
             }
             fill(&mut info, ledger, found, now);
+            if let Some(one) = ledger.duplicates.iter().find(|one| one.job == JobRef::from(id)) {
+                info.state = JobState::Duplicate;
+                info.duplicate_of = Some(one.of.segment.job(one.of.index));
+            }
         }
     }
     Ok(Some(info))

@@ -281,22 +281,51 @@ pub(crate) struct MovePlan {
 pub(crate) struct Unique {
     pub(crate) hash: [u8; 16],
     pub(crate) job: JobRef,
+    /// Where its job was at first, if it lives on in another place.
+    pub(crate) first: Option<JobRef>,
     /// When its job ended; it stays taken for the queue's `unique_period` after that.
     pub(crate) ended: Option<Millis>,
 }
 
 /// How many jobs of one key may run at once, where that differs from the queue's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Limit {
     pub(crate) key: u64,
     pub(crate) most: u32,
+    /// The key itself, for people who look.
+    pub(crate) name: Arc<str>,
 }
 
-/// A schedule, and the last of its slots that was inserted.
+/// A job that was dropped because another one had its unique key. Kept while its segment is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Duplicate {
+    pub(crate) job: JobRef,
+    pub(crate) of: JobRef,
+}
+
+/// A schedule: what it inserts and when, and how far it has come.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Schedule {
     pub(crate) id: [u8; 16],
+    /// The last slot that was inserted or passed over; when it was added, before there was one.
     pub(crate) slot: Millis,
+    /// The slot after that one, which nobody has inserted yet.
+    pub(crate) next: Option<Millis>,
+    /// Changes with everything that an operator says of it.
+    pub(crate) version: u64,
+    pub(crate) name: Arc<str>,
+    /// When its slots are, as text.
+    pub(crate) spec: Arc<str>,
+    pub(crate) paused: bool,
+    /// How late a slot may be inserted.
+    pub(crate) look_back: Millis,
+    /// A slot is left out while the job of one before it has not ended.
+    pub(crate) single: bool,
+    pub(crate) priority: i16,
+    /// A segment with the one job that each slot inserts.
+    pub(crate) job: Bytes,
+    /// Slots that nobody inserted, as times from (inclusive) and to (exclusive), in order.
+    pub(crate) missed: Vec<(Millis, Millis)>,
 }
 
 /// The bucket of the rate limit.
@@ -376,6 +405,7 @@ pub(crate) struct Ledger {
     /// Cancelled while running, or before they were absorbed.
     pub(crate) cancelling: Vec<JobRef>,
     pub(crate) unique: Vec<Unique>,
+    pub(crate) duplicates: Vec<Duplicate>,
     pub(crate) limits: Vec<Limit>,
     pub(crate) schedules: Vec<Schedule>,
     pub(crate) tokens: Tokens,
@@ -414,6 +444,7 @@ impl Ledger {
             moves: Vec::new(),
             cancelling: Vec::new(),
             unique: Vec::new(),
+            duplicates: Vec::new(),
             limits: Vec::new(),
             schedules: Vec::new(),
             tokens: Tokens::default(),

@@ -65,6 +65,7 @@ pub(crate) mod fuzz;
 pub(crate) mod id;
 mod inbox;
 mod info;
+mod keys;
 mod kind;
 pub(crate) mod layout;
 pub(crate) mod ledger;
@@ -75,6 +76,7 @@ mod options;
 mod queue;
 mod queues;
 mod redrive;
+mod schedule;
 pub(crate) mod segment;
 mod session;
 mod settings;
@@ -92,6 +94,7 @@ pub use depth::QueueDepth;
 pub use enqueue::{Enqueue, EnqueueError, EnqueueOne, Fate};
 pub use id::JobId;
 pub use info::{Cancelled, JobInfo, JobState};
+pub use keys::{KeyLimit, Keys};
 pub(crate) use kind::{DECLARATION, JobKind};
 pub use ledger::{Backoff, JobEvents, Reason as DeadReason, Shape as BackoffShape};
 pub use list::{JobList, JobPage};
@@ -103,6 +106,7 @@ pub use queues::Queues;
 pub use redrive::{DeadPurge, Redriven, Redriving};
 pub use settings::{KindSettings, QueueSettings};
 pub use tracker::{InFlight, NewTracked, Recovered, RecoveredJob, Recovery, Tracked, Tracker};
+pub use schedule::{NewSchedule, ScheduleChange, ScheduleInfo, Schedules};
 pub use worker::{
     CancelReason, IntoOutcome, JobContext, JobOutcome, KindOptions, RunningJob, Worker, WorkerBuilder, WorkerHealth,
     WorkerState, typed, with_state,

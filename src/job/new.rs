@@ -91,7 +91,9 @@ impl NewJob {
         self
     }
 
-    /// Dropped as a duplicate if another job of this key is queued or running when it is taken in. Up to 128 bytes.
+    /// Dropped as a duplicate if another job of this unique key is queued or running when it is taken in, or ended within the
+    /// queue's [`unique_period`](super::QueueSettings::unique_period). With a [`key`](Self::key) it holds among the jobs of
+    /// that key. Up to 128 bytes.
     pub fn unique_key(mut self, key: impl AsRef<str>) -> Self {
         self.row.unique_key = Some(key.as_ref().into());
         self

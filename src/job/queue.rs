@@ -184,6 +184,16 @@ impl Queue {
         JobList::new(Arc::clone(&self.core), state)
     }
 
+    /// Its keys: limits, and who has a unique key.
+    pub fn keys(&self) -> super::Keys {
+        super::Keys::new(Arc::clone(&self.core))
+    }
+
+    /// Its schedules: jobs that it makes by itself.
+    pub fn schedules(&self) -> super::Schedules {
+        super::Schedules::new(Arc::clone(&self.core))
+    }
+
     /// What is known of a job; `None` if neither a ledger nor the inbox has it: it ended a while ago, or never was.
     pub async fn get(&self, id: JobId) -> Result<Option<super::JobInfo>> {
         super::info::get(&self.core, id).await

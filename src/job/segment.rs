@@ -13,7 +13,7 @@ mod facts;
 pub(crate) mod wire;
 
 pub(crate) use encode::{Encoded, Head, NewJob, encode};
-pub(crate) use facts::Facts;
+pub(crate) use facts::{Facts, key_hash, unique_hash};
 
 use super::{
     id::{JobId, SegmentId},

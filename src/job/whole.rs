@@ -4,7 +4,7 @@ use super::{
     claiming::loaded,
     core::Core,
     layout::SegmentName,
-    segment::{History, NewJob},
+    segment::{NewJob, Table},
 };
 use crate::{Error, Result, storage::Name};
 use bytes::Bytes;
@@ -38,13 +38,15 @@ pub(crate) async fn read(core: &Core, wanted: &[Wanted]) -> Result<Vec<NewJob>> 
 type Read = BTreeMap<SegmentName, (Arc<super::fetch::Loaded>, BTreeMap<u32, Bytes>)>;
 
 fn whole(one: &Wanted, segments: &Read) -> Result<NewJob> {
-    let id = one.name.id.job(one.index);
     let Some((loaded, blocks)) = segments.get(&one.name) else {
-        let parts = one.inline.iter().map(|args| (super::ARGS.into(), args.clone())).collect();
-        let history = History { id: Some(id), ..History::default() };
-        return Ok(NewJob { history, parts, ..NewJob::default() });
+        let (loaded, blocks) = super::fetch::inline(&one.name, one.inline.as_ref().unwrap_or(&Bytes::new()))?;
+        return from_table(one, &loaded.table, &blocks);
     };
-    let table = &loaded.table;
+    from_table(one, &loaded.table, blocks)
+}
+
+fn from_table(one: &Wanted, table: &Table, blocks: &BTreeMap<u32, Bytes>) -> Result<NewJob> {
+    let id = one.name.id.job(one.index);
     let gone = || Error::corrupt(format!("job {id} is not in its segment"));
     let entry = table.jobs.get(usize::from(one.index)).ok_or_else(gone)?;
     let mut parts = Vec::with_capacity(entry.parts.len());

@@ -10,17 +10,16 @@ use super::{
 use crate::job::{
     id::{Class, SegmentId},
     layout::{Place, SegmentName},
-    ledger::{Happened, JobRef, Millis, Range, Run, Schedule, Traits, Unique, Unread},
+    ledger::{Duplicate, Happened, JobRef, Millis, Range, Run, Unique, Unread},
     segment::Facts,
 };
-use bytes::Bytes;
 use std::collections::{BTreeMap, HashMap};
 
 /// Jobs are opened this long before they are due, so that no read stands between a job and its time.
 pub(crate) const HORIZON: Millis = 60_000;
 
-/// The longest arguments that a row keeps itself.
-pub(crate) const LONGEST_INLINE: usize = 1024;
+/// Dropped jobs of which a ledger remembers what they were duplicates of.
+const MOST_DUPLICATES: usize = 256;
 
 impl Work<'_> {
     pub(super) fn absorb(&mut self, name: &SegmentName, facts: &Facts) -> Outcome {
@@ -54,6 +53,7 @@ impl Work<'_> {
         place(&facts.runs, &without, self.now, room, &mut row.runs, &mut row.unread);
         for (index, of) in &dropped {
             self.end(at, *index, End::Duplicate, None);
+            self.note_duplicate(JobRef { segment: name.id, index: *index }, *of);
             self.event(name.id, Range::one(*index), Happened::Duplicate(*of), None);
         }
         for index in cancelled {
@@ -146,30 +146,44 @@ impl Work<'_> {
         let period = super::work::millis(self.ledger.policy.unique_period);
         for (index, hash) in &facts.unique {
             let job = JobRef { segment: self.ledger.rows[at].name.id, index: *index };
-            let taken = Unique { hash: *hash, job, ended: None };
-            let list = &mut self.ledger.unique;
-            let by_hash = self
-                .unique_by_hash
-                .get_or_insert_with(|| list.iter().enumerate().map(|(at, unique)| (unique.hash, at)).collect());
-            let place = match by_hash.get(hash) {
-                Some(place) => {
-                    let other = &mut list[*place];
-                    if other.ended.is_none_or(|ended| self.now < ended.saturating_add(period)) {
-                        dropped.push((*index, other.job));
-                        continue;
-                    }
-                    *other = taken;
-                    *place
-                }
-                None => {
-                    by_hash.insert(*hash, list.len());
-                    list.push(taken);
-                    list.len() - 1
-                }
-            };
-            self.note_unique(job, place);
+            dropped.extend(self.judge_one(*hash, job, period).map(|of| (*index, of)));
         }
         dropped
+    }
+
+    /// Takes a unique key for a job, or says which job has it: one that has not ended, or ended within the period.
+    pub(super) fn judge_one(&mut self, hash: [u8; 16], job: JobRef, period: Millis) -> Option<JobRef> {
+        let taken = Unique { hash, job, first: None, ended: None };
+        let list = &mut self.ledger.unique;
+        let by_hash = self
+            .unique_by_hash
+            .get_or_insert_with(|| list.iter().enumerate().map(|(at, unique)| (unique.hash, at)).collect());
+        let place = match by_hash.get(&hash) {
+            Some(place) => {
+                let other = &mut list[*place];
+                if other.ended.is_none_or(|ended| self.now < ended.saturating_add(period)) {
+                    return Some(other.first.unwrap_or(other.job));
+                }
+                *other = taken;
+                *place
+            }
+            None => {
+                by_hash.insert(hash, list.len());
+                list.push(taken);
+                list.len() - 1
+            }
+        };
+        self.note_unique(job, place);
+        None
+    }
+
+    /// Who asks for a job that was dropped is told which one had its key. The oldest go when there are too many.
+    pub(super) fn note_duplicate(&mut self, job: JobRef, of: JobRef) {
+        let list = &mut self.ledger.duplicates;
+        if list.len() >= MOST_DUPLICATES {
+            list.remove(0);
+        }
+        list.push(Duplicate { job, of });
     }
 
     fn cancelled_ahead(&self, segment: SegmentId) -> Vec<u16> {
@@ -202,39 +216,6 @@ impl Work<'_> {
             self.wait(at, run.range(), run.traits);
         }
         self.changed = true;
-        Outcome::Done
-    }
-
-    /// The slot of a schedule: moving the slot and inserting the job are one commit, so each runs once.
-    pub(super) fn insert_slot(
-        &mut self,
-        schedule: [u8; 16],
-        slot: Millis,
-        priority: i16,
-        arguments: &Bytes,
-    ) -> Outcome {
-        let known = self.ledger.schedules.iter().position(|known| known.id == schedule);
-        if known.is_some_and(|at| self.ledger.schedules[at].slot >= slot) {
-            return Outcome::Nothing;
-        }
-        if arguments.len() > LONGEST_INLINE {
-            return Outcome::Mismatch;
-        }
-        let time = crate::clock::Timestamp::from_millis(slot);
-        let id = SegmentId::of_slot(&schedule, time, self.ledger.shard, Class::of(priority));
-        let name = SegmentName { id, place: Place::Inline, jobs: 1 };
-        if self.position(id).is_some() {
-            return Outcome::Nothing;
-        }
-        let Some(at) = self.add_row(name) else { return Outcome::Full(Full::Rows) };
-        match known {
-            Some(known) => self.ledger.schedules[known].slot = slot,
-            None => self.ledger.schedules.push(Schedule { id: schedule, slot }),
-        }
-        self.ledger.rows[at].open = 1;
-        self.ledger.rows[at].inline = Some(arguments.clone());
-        count(&mut self.ledger.counters.absorbed, 1u16);
-        self.wait(at, Range::one(0), Traits { priority, due: slot, ..Traits::default() });
         Outcome::Done
     }
 }
@@ -275,14 +256,6 @@ pub(super) fn place(
             }
         }
         put(Run { from, to: run.to, traits: run.traits.clone() });
-    }
-}
-
-impl crate::job::ledger::Ledger {
-    /// How many jobs of a key may run at once.
-    pub(crate) fn key_limit(&self, key: u64) -> Option<u32> {
-        let own = self.limits.iter().find(|limit| limit.key == key).map(|limit| limit.most);
-        own.or(self.policy.key_limit)
     }
 }
 

@@ -4,7 +4,7 @@ use super::{
     Full, Outcome,
     work::{End, Work},
 };
-use crate::job::ledger::{JobRef, Limit, Range};
+use crate::job::ledger::{JobRef, Range};
 
 impl Work<'_> {
     /// A waiting job ends at once; a running one is marked, and ends as cancelled however its attempt ends, unless it is
@@ -61,17 +61,6 @@ impl Work<'_> {
             traits.paused = paused;
             self.wait(at, Range::one(job.index), traits);
         }
-        Outcome::Done
-    }
-
-    pub(super) fn limit(&mut self, key: u64, most: Option<u32>) -> Outcome {
-        let known = self.ledger.limits.iter().find(|limit| limit.key == key).map(|limit| limit.most);
-        if known == most {
-            return Outcome::Nothing;
-        }
-        self.ledger.limits.retain(|limit| limit.key != key);
-        self.ledger.limits.extend(most.map(|most| Limit { key, most }));
-        self.changed = true;
         Outcome::Done
     }
 

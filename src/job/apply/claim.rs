@@ -20,7 +20,7 @@ use crate::{
 };
 use bytes::Bytes;
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
     time::Duration,
 };
 
@@ -69,7 +69,8 @@ struct Left {
     jobs: u32,
     hand: Hand,
     running: Option<HashMap<u64, u32>>,
-    waiting_keys: HashSet<u64>,
+    /// Of keys with a limit of 1, the job that nobody may pass.
+    heads: HashMap<u64, (u32, u16)>,
     only_retries: bool,
 }
 
@@ -90,22 +91,24 @@ impl Work<'_> {
         }
         let jobs = want.min(self.room_for_jobs()).min(self.tokens());
         if jobs == 0 {
-            return Outcome::NothingToClaim(if want == 0 { Idle::NothingDue } else { Idle::NoRoom });
+            let rate = self.ledger.policy.rate_milli.is_some() && self.ledger.tokens.milli < 1000;
+            let why = if rate { Idle::Rate } else { Idle::NoRoom };
+            return Outcome::NothingToClaim(if want == 0 { Idle::NothingDue } else { why });
         }
         let candidates = self.candidates();
         let only_retries = self.retries() >= self.context.caps.retries * 2;
-        let lone = |candidate: &&Candidate| self.group(candidate) == 1;
+        let heads = self.heads();
+        let limited = self.ledger.policy.key_limit.is_some() || !self.ledger.limits.is_empty();
+        let running = limited.then(|| self.running_by_key());
+        let left = Left { jobs, hand, running, heads, only_retries };
+        let lone = |candidate: &&Candidate| self.group(candidate) == 1 && self.key_allows(candidate, &left) > 0;
         let mut items = Vec::new();
-        if hand.jobs == 0
+        if left.hand.jobs == 0
             && idle_elsewhere
             && let Some(candidate) = candidates.iter().find(lone).copied()
         {
             items.push(self.take(&candidate, 1, true));
         } else {
-            let waiting_keys = self.keys_held_by_retries();
-            let limited = self.ledger.policy.key_limit.is_some() || !self.ledger.limits.is_empty();
-            let running = limited.then(|| self.running_by_key());
-            let left = Left { jobs, hand, running, waiting_keys, only_retries };
             self.fill(&candidates, left, &mut items);
         }
         if items.is_empty() {
@@ -209,17 +212,6 @@ impl Work<'_> {
         candidates
     }
 
-    /// Keys of limit 1 whose next job waits for its retry: nobody may pass it.
-    fn keys_held_by_retries(&self) -> HashSet<u64> {
-        let ledger = &self.ledger;
-        if ledger.policy.skip_waiting || (ledger.policy.key_limit.is_none() && ledger.limits.is_empty()) {
-            return HashSet::new();
-        }
-        let runs = ledger.rows.iter().flat_map(|row| &row.runs).map(|run| &run.traits);
-        let waiting = runs.filter(|traits| traits.key != 0 && traits.why != Why::New && traits.due > self.now);
-        waiting.map(|traits| traits.key).filter(|key| ledger.key_limit(*key) == Some(1)).collect()
-    }
-
     fn group(&self, candidate: &Candidate) -> u16 {
         self.ledger.rows[candidate.row].runs[candidate.run].traits.group
     }
@@ -274,21 +266,29 @@ impl Work<'_> {
         }
     }
 
+    /// How many of a candidate its key lets run now.
+    fn key_allows(&self, candidate: &Candidate, left: &Left) -> u32 {
+        let row = &self.ledger.rows[candidate.row];
+        let run = &row.runs[candidate.run];
+        let key = run.traits.key;
+        if key == 0 || left.heads.get(&key).is_some_and(|head| *head != (row.number, run.from)) {
+            return if key == 0 { u32::MAX } else { 0 };
+        }
+        match (&left.running, self.ledger.key_limit(key)) {
+            (Some(running), Some(limit)) => limit.saturating_sub(running.get(&key).copied().unwrap_or(0)),
+            _ => u32::MAX,
+        }
+    }
+
     /// Takes up to `most` from one candidate, as far as its key and its group allow; how many.
     fn take_some(&mut self, candidate: &Candidate, most: u32, left: &mut Left, items: &mut Vec<Item>) -> u32 {
         let run = &self.ledger.rows[candidate.row].runs[candidate.run];
         let (traits, length) = (&run.traits, u32::from(run.len()));
-        if (left.only_retries && traits.why == Why::New) || left.waiting_keys.contains(&traits.key) {
+        if left.only_retries && traits.why == Why::New {
             return 0;
         }
         let (key, group) = (traits.key, traits.group);
-        let mut count = length.min(most).min(left.jobs);
-        if key != 0
-            && let Some(running) = &left.running
-            && let Some(limit) = self.ledger.key_limit(key)
-        {
-            count = count.min(limit.saturating_sub(running.get(&key).copied().unwrap_or(0)));
-        }
+        let mut count = length.min(most).min(left.jobs).min(self.key_allows(candidate, left));
         if group > 0 {
             if group == 1 && self.now.saturating_sub(traits.due) < PATIENCE {
                 return 0;
@@ -327,24 +327,6 @@ impl Work<'_> {
         let taken = Run { from: run.from, to: run.from + count, traits: run.traits.clone() };
         run.from += count;
         Item { row: row.number, run: taken, open: Bits::first(count), alone }
-    }
-
-    /// How many jobs the rate lets start now.
-    fn tokens(&mut self) -> u32 {
-        let Some(rate) = self.ledger.policy.rate_milli else { return u32::MAX };
-        let passed = u64::try_from(self.now.saturating_sub(self.ledger.tokens.at)).unwrap_or(0);
-        let tokens = &mut self.ledger.tokens;
-        // Never more than one second's worth, and at least one job: a bucket that was full for a day gives no burst.
-        let most = rate.max(1000);
-        tokens.milli = tokens.milli.saturating_add(rate.saturating_mul(passed) / 1000).min(most);
-        tokens.at = self.now;
-        u32::try_from(tokens.milli / 1000).unwrap_or(u32::MAX)
-    }
-
-    fn spend(&mut self, jobs: u64) {
-        if self.ledger.policy.rate_milli.is_some() {
-            self.ledger.tokens.milli = self.ledger.tokens.milli.saturating_sub(jobs.saturating_mul(1000));
-        }
     }
 }
 

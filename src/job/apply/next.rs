@@ -60,7 +60,8 @@ impl Ledger {
             if due <= now.saturating_add(HORIZON) || jobs.len() >= SPILL {
                 break;
             }
-            if run.traits.paused {
+            // Spilled, a job of a key that has a limit of 1 would be passed by those behind it.
+            if run.traits.paused || (run.traits.key != 0 && self.key_limit(run.traits.key) == Some(1)) {
                 continue;
             }
             jobs.extend((run.from..run.to).take(SPILL - jobs.len()).map(|index| ToSpill {
@@ -136,20 +137,22 @@ impl Ledger {
         answers
     }
 
-    /// When an idle process has to look again: the next due time, the end of a session that has something in hand, a plan
+    /// When an idle process has to look again: the next due time or slot, the end of a session that has something in hand, a plan
     /// or a delete that was left undone, the end of a pause.
     pub(crate) fn wakes_at(&self) -> Option<Millis> {
         let rows = || self.rows.iter();
         let held_up = self.policy.is_paused(self.now);
         let due = rows().flat_map(|row| &row.runs).filter(|run| !run.traits.paused).map(|run| run.traits.due);
         let unread = rows().flat_map(|row| &row.unread).map(|unread| unread.due);
-        let work = due.chain(unread).filter(|_| !held_up);
+        let rate = self.rate_allows_at().unwrap_or(Millis::MIN);
+        let work = due.chain(unread).map(|due| due.max(rate)).filter(|_| !held_up);
+        let slots = self.schedules.iter().filter(|schedule| !schedule.paused).filter_map(|schedule| schedule.next);
         let holds = |session: &&Session| self.claims.iter().any(|claim| claim.session == session.id);
         let sessions = self.sessions.iter().filter(holds).map(|session| session.until);
         let undone = self.dead.iter().map(|plan| plan.at).chain(self.moves.iter().map(|plan| plan.at));
         let deletes = self.finished.iter().filter(|entry| entry.confirmed.is_none()).map(|entry| entry.since);
         let undone = undone.chain(deletes).map(|at| at.saturating_add(UNCONFIRMED));
         let resumes = self.policy.paused_until.filter(|_| held_up);
-        work.chain(sessions).chain(undone).chain(resumes).min()
+        work.chain(slots).chain(sessions).chain(undone).chain(resumes).min()
     }
 }

@@ -8,6 +8,7 @@ mod deleting;
 mod doubting;
 mod operating;
 mod random;
+mod slots;
 mod speed;
 mod stalling;
 mod tracking;

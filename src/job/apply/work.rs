@@ -7,7 +7,7 @@ use crate::{
         id::SegmentId,
         layout::{Place, SegmentName},
         ledger::{
-            ClaimId, Finished, Happened, JobRef, Ledger, Millis, Range, Row, Run, Session, SessionId, Traits, Why,
+            ClaimId, Finished, Happened, JobRef, Ledger, Millis, Range, Row, Run, Schedule, Session, SessionId, Traits, Why,
             insert_range,
         },
     },
@@ -124,16 +124,19 @@ impl<'a> Work<'a> {
             Op::Discard { name } => verbs::discard(self, name),
             Op::TakeLetters(take) => letters::take(self, take),
             Op::LettersGone { plan } => letters::gone(self, *plan),
-            Op::Limit { key, most } => self.limit(*key, *most),
+            Op::Limit { key, name, most } => self.limit(*key, name, *most),
+            Op::Unblock { key } => self.unblock(*key),
             Op::Confirm { segment, since } => self.confirm(*segment, *since),
             Op::Unconfirm { segment } => self.unconfirm(*segment),
             Op::Forget { segments } => self.forget(segments),
             Op::DeadWritten { plan } => self.dead_written(*plan),
             Op::MoveWritten { job, target } => self.move_written(*job, *target),
             Op::RaiseEpoch { candidates } => self.raise_epoch(candidates),
-            Op::Insert { schedule, slot, priority, arguments } => {
-                self.insert_slot(*schedule, *slot, *priority, arguments)
-            }
+            Op::PutSchedule { schedule, at_start } => self.put_schedule(schedule, *at_start),
+            Op::RemoveSchedule { schedule } => self.remove_schedule(*schedule),
+            Op::PauseSchedule { schedule, paused, next } => self.pause_schedule(*schedule, *paused, *next),
+            Op::Insert(due) => self.insert(due),
+            Op::Backfill(wanted) => self.backfill(wanted),
             Op::SpillEvents { segment, epoch, from, through } => {
                 outbox::spill_events(self, *segment, *epoch, *from, *through)
             }
@@ -322,7 +325,9 @@ impl<'a> Work<'a> {
     /// A job lives on in another place: its key goes with it.
     pub(super) fn rehome(&mut self, from: JobRef, to: JobRef) {
         let Some(at) = self.unique_of(from) else { return };
-        self.ledger.unique[at].job = to;
+        let unique = &mut self.ledger.unique[at];
+        unique.first.get_or_insert(from);
+        unique.job = to;
         self.note_unique(to, at);
     }
 
@@ -363,6 +368,16 @@ impl<'a> Work<'a> {
         self.ledger.unique.retain(|unique| unique.ended.is_none_or(|ended| now < ended.saturating_add(period)));
     }
 
+    /// What a job was a duplicate of is told while its segment is known.
+    fn close_duplicates(&mut self) {
+        let Ledger { duplicates, rows, finished, .. } = &mut self.ledger;
+        if !duplicates.is_empty() {
+            let known: HashSet<SegmentId> =
+                rows.iter().map(|row| row.name.id).chain(finished.iter().map(|entry| entry.name.id)).collect();
+            duplicates.retain(|one| known.contains(&one.job.segment));
+        }
+    }
+
     /// Takes out what is over, and signs.
     pub(super) fn close(mut self, outcomes: Vec<Outcome>) -> Applied {
         self.sort_all();
@@ -388,6 +403,7 @@ impl<'a> Work<'a> {
         self.ledger.claims.retain(|claim| !claim.items.is_empty());
         self.close_unique();
         letters::tidy(&mut self.ledger.letters, now);
+        self.close_duplicates();
         let ttl = millis(self.ledger.policy.session_ttl);
         self.ledger.ended.retain(|ended| now.saturating_sub(ended.at) < ttl);
         self.sign();
@@ -426,6 +442,7 @@ impl<'a> Work<'a> {
                 + row.tracked.len() * 8
                 + row.span.map_or(0, |_| 36)
         };
+        let schedule = |one: &Schedule| 96 + one.name.len() + one.spec.len() + one.job.len() + one.missed.len() * 14;
         let ledger = &self.ledger;
         let items = ledger.claims.iter().flat_map(|claim| &claim.items);
         512 + ledger.rows.iter().map(row).sum::<usize>()
@@ -437,6 +454,9 @@ impl<'a> Work<'a> {
             + ledger.moves.len() * 128
             + ledger.cancelling.len() * 24
             + ledger.unique.len() * 56
+            + ledger.duplicates.len() * 48
+            + ledger.limits.iter().map(|limit| 16 + limit.name.len()).sum::<usize>()
+            + ledger.schedules.iter().map(schedule).sum::<usize>()
             + ledger.outbox.len() * 64
             + ledger.outbox_spills.len() * 18
             + ledger.letters.iter().map(|letters| 40 + letters.taken.len() * 6).sum::<usize>()

@@ -120,6 +120,7 @@ impl Shard {
                 let enough = demand.want.saturating_sub(ledger.depth(now).ready).max(1);
                 self.fetch(ledger, look, enough, &[]).await?;
             }
+            extra.extend(self.slots(ledger, now));
             extra.extend(self.open(ledger, now).await?);
             extra.extend(self.recover(desk, ledger, session.as_deref(), now).await);
             // An idle process keeps no session: it is made when there is something to claim.

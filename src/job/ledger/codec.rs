@@ -1,10 +1,11 @@
 //! How a ledger is written down and read.
 
 mod plans;
+mod schedules;
 
 use super::{
-    Backoff, Bits, Claim, ClaimId, Counters, Ended, Finished, Item, JobEvents, KindPolicy, Ledger, Limit, Millis,
-    Policy, Range, Row, Schedule, Session, SessionId, Shape, Tokens, Unique, Unread, columns, wire,
+    Backoff, Bits, Claim, ClaimId, Counters, Duplicate, Ended, Finished, Item, JobEvents, KindPolicy, Ledger, Limit,
+    Millis, Policy, Range, Row, Session, SessionId, Shape, Tokens, Unique, Unread, columns, wire,
 };
 use crate::{
     Fence,
@@ -20,6 +21,7 @@ use plans::{
     write_ref,
 };
 use prost::Message;
+use schedules::{read_schedule, write_schedule};
 use std::{fmt, time::Duration};
 
 /// The format that this version writes. Later ones are never rewritten.
@@ -208,12 +210,14 @@ fn write(ledger: &Ledger) -> wire::Ledger {
             hash: bytes(&unique.hash),
             job: Some(write_ref(&unique.job)),
             ended_ms: unique.ended,
+            first: unique.first.as_ref().map(write_ref),
         }),
-        limits: all(&ledger.limits, |limit| wire::Limit { key: limit.key, most: limit.most }),
-        schedules: all(&ledger.schedules, |schedule| wire::Schedule {
-            id: bytes(&schedule.id),
-            slot_ms: schedule.slot,
+        limits: all(&ledger.limits, |limit| wire::Limit {
+            key: limit.key,
+            most: limit.most,
+            name: limit.name.as_ref().to_owned(),
         }),
+        schedules: all(&ledger.schedules, write_schedule),
         tokens_milli: ledger.tokens.milli,
         tokens_at_ms: ledger.tokens.at,
         turn: ledger.turn,
@@ -222,6 +226,10 @@ fn write(ledger: &Ledger) -> wire::Ledger {
         outbox_spills: all(&ledger.outbox_spills, |id| bytes(&id.number().to_be_bytes())),
         counters: Some(write_counters(&ledger.counters)),
         letters: all(&ledger.letters, write_letters),
+        duplicates: all(&ledger.duplicates, |one| wire::Duplicate {
+            job: Some(write_ref(&one.job)),
+            of: Some(write_ref(&one.of)),
+        }),
     }
 }
 
@@ -261,12 +269,13 @@ fn read(message: wire::Ledger) -> Result<Ledger, String> {
                 hash: id16("unique key", &unique.hash)?,
                 job: read_ref(unique.job.ok_or("a unique key has no job")?)?,
                 ended: unique.ended_ms.map(time).transpose()?,
+                first: unique.first.map(read_ref).transpose()?,
             })
         })?,
-        limits: try_all(message.limits, |limit| Ok(Limit { key: limit.key, most: limit.most }))?,
-        schedules: try_all(message.schedules, |schedule| {
-            Ok(Schedule { id: id16("schedule", &schedule.id)?, slot: time(schedule.slot_ms)? })
+        limits: try_all(message.limits, |limit| {
+            Ok(Limit { key: limit.key, most: limit.most, name: limit.name.into() })
         })?,
+        schedules: try_all(message.schedules, read_schedule)?,
         tokens: Tokens { milli: message.tokens_milli, at: time(message.tokens_at_ms)? },
         turn: message.turn,
         outbox: try_all(message.outbox, read_event)?,
@@ -276,6 +285,10 @@ fn read(message: wire::Ledger) -> Result<Ledger, String> {
         })?,
         counters: read_counters(message.counters.unwrap_or_default()),
         letters: try_all(message.letters, read_letters)?,
+        duplicates: try_all(message.duplicates, |one| {
+            let place = |job: Option<wire::JobRef>| read_ref(job.ok_or("a duplicate names no job")?);
+            Ok(Duplicate { job: place(one.job)?, of: place(one.of)? })
+        })?,
     })
 }
 

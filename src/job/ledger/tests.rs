@@ -155,11 +155,11 @@ pub(crate) fn full() -> Ledger {
         }],
         cancelling: vec![JobRef { segment: id(1), index: 50 }],
         unique: vec![
-            Unique { hash: [8; 16], job: JobRef { segment: id(1), index: 0 }, ended: None },
-            Unique { hash: [9; 16], job: JobRef { segment: id(1), index: 1 }, ended: Some(NOW) },
+            Unique { hash: [8; 16], job: JobRef { segment: id(1), index: 0 }, first: None, ended: None },
+            Unique { hash: [9; 16], job: JobRef { segment: id(1), index: 1 }, first: None, ended: Some(NOW) },
         ],
-        limits: vec![Limit { key: 5, most: 2 }],
-        schedules: vec![Schedule { id: [4; 16], slot: NOW }],
+        limits: vec![Limit { key: 5, most: 2, name: "".into() }],
+        schedules: vec![Schedule { id: [4; 16], slot: NOW, ..Schedule::default() }],
         tokens: Tokens { milli: 2500, at: NOW },
         turn: 99,
         outbox: vec![

@@ -67,6 +67,8 @@ pub(crate) struct Ledger {
     pub(crate) counters: Option<Counters>,
     #[prost(message, repeated, tag = "32")]
     pub(crate) letters: Vec<Letters>,
+    #[prost(message, repeated, tag = "33")]
+    pub(crate) duplicates: Vec<Duplicate>,
 }
 
 /// See `proto/jobs.proto`.
@@ -375,15 +377,28 @@ pub(crate) struct Unique {
     pub(crate) job: Option<JobRef>,
     #[prost(int64, optional, tag = "3")]
     pub(crate) ended_ms: Option<i64>,
+    #[prost(message, optional, tag = "4")]
+    pub(crate) first: Option<JobRef>,
 }
 
 /// See `proto/jobs.proto`.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub(crate) struct Duplicate {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) job: Option<JobRef>,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) of: Option<JobRef>,
+}
+
+/// See `proto/jobs.proto`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(crate) struct Limit {
     #[prost(fixed64, tag = "1")]
     pub(crate) key: u64,
     #[prost(uint32, tag = "2")]
     pub(crate) most: u32,
+    #[prost(string, tag = "3")]
+    pub(crate) name: String,
 }
 
 /// See `proto/jobs.proto`.
@@ -393,6 +408,26 @@ pub(crate) struct Schedule {
     pub(crate) id: bytes::Bytes,
     #[prost(int64, tag = "2")]
     pub(crate) slot_ms: i64,
+    #[prost(int64, optional, tag = "3")]
+    pub(crate) next_ms: Option<i64>,
+    #[prost(uint64, tag = "4")]
+    pub(crate) version: u64,
+    #[prost(string, tag = "5")]
+    pub(crate) name: String,
+    #[prost(string, tag = "6")]
+    pub(crate) spec: String,
+    #[prost(bool, tag = "7")]
+    pub(crate) paused: bool,
+    #[prost(int64, tag = "8")]
+    pub(crate) look_back_ms: i64,
+    #[prost(bool, tag = "9")]
+    pub(crate) single: bool,
+    #[prost(sint32, tag = "10")]
+    pub(crate) priority: i32,
+    #[prost(bytes = "bytes", tag = "11")]
+    pub(crate) job: bytes::Bytes,
+    #[prost(int64, repeated, tag = "12")]
+    pub(crate) missed_ms: Vec<i64>,
 }
 
 /// See `proto/jobs.proto`.

@@ -35,7 +35,7 @@ impl Table {
                 Some(run) if run.traits == traits => run.to += 1,
                 _ => runs.push(Run { from: index, to: index + 1, traits }),
             }
-            unique.extend(entry.unique_key.as_ref().map(|key| (index, hash(&[b"unique", key.as_bytes()]))));
+            unique.extend(entry.unique_key.as_ref().map(|key| (index, unique_hash(entry.key.as_deref(), key))));
         }
         let ids = || self.jobs.iter().filter_map(|entry| entry.history.id);
         Facts {
@@ -70,6 +70,15 @@ fn traits(entry: &Entry) -> Traits {
 /// By which the turns of tenants are told apart; never 0. Two that meet share one turn.
 pub(crate) fn tenant_hash(tenant: &str) -> u32 {
     crc32c::crc32c(tenant.as_bytes()).max(1)
+}
+
+/// By which unique keys are told apart. With a key, a unique key holds among the jobs of that key: all of them are in
+/// one shard.
+pub(crate) fn unique_hash(key: Option<&str>, unique: &str) -> [u8; 16] {
+    match key {
+        Some(key) => hash(&[b"unique", key.as_bytes(), unique.as_bytes()]),
+        None => hash(&[b"unique", unique.as_bytes()]),
+    }
 }
 
 /// By which the limits of keys are counted; never 0.

@@ -195,7 +195,7 @@ fn a_unique_key_is_free_when_its_job_is_finished_cancelled_dead_or_moved() {
     assert_eq!(unique_job(&mut bed, 2), Some(job(1, 0)), "within the period");
     bed.now += 1;
     assert_eq!(unique_job(&mut bed, 3), None);
-    assert_eq!(bed.ledger.unique, [Unique { hash: [5; 16], job: job(3, 0), ended: None }]);
+    assert_eq!(bed.ledger.unique, [Unique { hash: [5; 16], job: job(3, 0), first: None, ended: None }]);
 }
 
 #[test]
@@ -204,28 +204,6 @@ fn of_two_jobs_with_one_key_in_one_segment_the_first_runs() {
     let twice = Facts { unique: vec![(0, [5; 16]), (1, [5; 16])], ..facts(1, 3) };
     assert_eq!(bed.absorb(twice), Outcome::Absorbed { dropped: vec![(1, job(1, 0))] });
     assert_eq!(bed.claim(1, 1, 9), [(segment(1), 0, 1), (segment(1), 2, 1)]);
-}
-
-#[test]
-fn a_slot_of_a_schedule_runs_once_whoever_finds_it_due() {
-    let mut bed = Bed::new();
-    let slot = |at| Op::Insert { schedule: [3; 16], slot: at, priority: 0, arguments: Bytes::from_static(b"x") };
-    let both = bed.commit(Some(1), &[slot(NOW), slot(NOW)]);
-    assert_eq!(both, [Outcome::Done, Outcome::Nothing]);
-    assert_eq!(bed.one(Some(2), slot(NOW)), Outcome::Nothing, "another process found it due as well");
-    assert_eq!(bed.one(Some(2), slot(NOW - 1)), Outcome::Nothing, "a slot from before");
-    assert_eq!(bed.one(Some(2), slot(NOW + 1)), Outcome::Done);
-    let Outcome::Claimed { jobs, .. } =
-        bed.one(Some(1), Op::Claim { claim: claim_id(1), want: 9, idle_elsewhere: true })
-    else {
-        panic!()
-    };
-    assert_eq!(jobs.len(), 1);
-    assert_eq!(jobs[0].inline.as_deref(), Some(&b"x"[..]));
-    let place = JobRef { segment: jobs[0].name.id, index: 0 };
-    assert_eq!(bed.finish(1, 1, place), Outcome::Ended { late: false });
-    assert_eq!(bed.ledger.finished, [], "there is no object to delete");
-    assert_eq!(bed.one(Some(2), slot(NOW)), Outcome::Nothing, "also after it has run");
 }
 
 #[test]

@@ -133,7 +133,7 @@ fn no_more_jobs_of_a_key_run_than_its_limit_and_a_dead_process_leaks_no_slot() {
     bed.now += 10_000;
     let taken: u16 = bed.claim(3, 4, 99).iter().map(|(_, _, count)| count).sum();
     assert_eq!(taken, 3, "one of key 7 and both of key 8");
-    bed.one(None, Op::Limit { key: 7, most: Some(4) });
+    bed.one(None, Op::Limit { key: 7, name: "k".into(), most: Some(4) });
     assert_eq!(bed.ledger.key_limit(7), Some(4));
     let more: u16 = bed.claim(4, 5, 99).iter().map(|(_, _, count)| count).sum();
     assert_eq!(more, 2, "a raised limit takes effect at once");

@@ -122,7 +122,7 @@ fn an_operation_that_changes_nothing_needs_no_commit() {
         Op::DeadWritten { plan: [7; 16].into() },
         Op::Cancel { job: job(7, 0), in_inbox: false },
         Op::Pause { job: job(1, 0), paused: false },
-        Op::Limit { key: 7, most: None },
+        Op::Limit { key: 7, name: "k".into(), most: None },
         Op::Published { through: 7 },
         Op::RaiseEpoch { candidates: vec![] },
         Op::Claim { claim: claim_id(7), want: 0, idle_elsewhere: true },

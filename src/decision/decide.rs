@@ -15,6 +15,8 @@ pub(super) struct Deciding<'a> {
     decisions: &'a Decisions,
     txn: TxnId,
     decision: Decision,
+    /// Objects with jobs that hang on it.
+    segments: Vec<String>,
     ages: Ages,
     writes: InFlight<MarkerSlot, ()>,
     /// The index entry that was written.
@@ -24,7 +26,11 @@ pub(super) struct Deciding<'a> {
 impl<'a> Deciding<'a> {
     pub(super) fn new(decisions: &'a Decisions, txn: TxnId, decision: Decision, ages: Ages) -> Self {
         let writes = InFlight::on(&decisions.shared.backend, MarkerSlot(txn), None);
-        Self { decisions, txn, decision, ages, writes, filed: None }
+        Self { decisions, txn, decision, segments: Vec::new(), ages, writes, filed: None }
+    }
+
+    pub(super) fn naming(self, segments: Vec<String>) -> Self {
+        Self { segments, ..self }
     }
 
     pub(super) async fn run(mut self) -> Result<Decided> {
@@ -118,9 +124,9 @@ impl Attempts for Deciding<'_> {
         if let Err(error) = filed.and_then(|()| self.may_send()) {
             return Ok(Attempted::NotSent(error));
         }
-        let (decision, by) = (self.decision, &self.decisions.by);
+        let (decision, by, segments) = (self.decision, &self.decisions.by, &self.segments);
         let build = |_: Option<&Seen<Marker>>, stamp: crate::storage::cas::Stamp| {
-            Marker::new(txn, stamp.write_id, decision, by, decided, expires)
+            Marker::new(txn, stamp.write_id, decision, by, decided, expires).naming(segments)
         };
         match self.writes.attempt(None, (), build).await {
             Some(Outcome::Lost(seen)) => match shared.found(txn, seen) {

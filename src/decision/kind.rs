@@ -89,6 +89,10 @@ impl Kind for DecisionKind {
             return Ok(Verdict::Stale);
         }
         if clocks.are_past(expires) && ages.are_over(&clocks) {
+            // Workers may be away for longer than it is kept: what they find must be decided.
+            if shared.is_waited_for(seen.record()).await? {
+                return Ok(Verdict::Kept);
+            }
             return Ok(Verdict::DeleteFirst(vec![slot.name()]));
         }
         Ok(Verdict::Kept)

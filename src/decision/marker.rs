@@ -15,7 +15,11 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+/// The format of a marker that names no segments.
 const FORMAT: u32 = 1;
+
+/// The format of one that does: an earlier version would delete it while they wait, so it must refuse it.
+const NAMING_SEGMENTS: u32 = 2;
 
 /// What stands under `.txn-decisions/m/<txn>`: written once and never changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +32,9 @@ pub(crate) struct Marker {
     pub(crate) by: String,
     pub(crate) decided_ms: i64,
     pub(crate) expires_ms: i64,
+    /// Objects with jobs that hang on the decision: it is kept for as long as one of them is there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) segments: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -44,8 +51,14 @@ impl Marker {
         decided: Timestamp,
         expires: Timestamp,
     ) -> Self {
-        let (decided_ms, expires_ms) = (decided.as_millis(), expires.as_millis());
-        Self { format: FORMAT, txn, write_id, decision, by: by.to_owned(), decided_ms, expires_ms }
+        let (decided_ms, expires_ms, by) = (decided.as_millis(), expires.as_millis(), by.to_owned());
+        Self { format: FORMAT, txn, write_id, decision, by, decided_ms, expires_ms, segments: Vec::new() }
+    }
+
+    /// Jobs hang on it.
+    pub(crate) fn naming(self, segments: &[String]) -> Self {
+        let format = if segments.is_empty() { FORMAT } else { NAMING_SEGMENTS };
+        Self { format, segments: segments.to_vec(), ..self }
     }
 
     pub(crate) fn expires(&self) -> Timestamp {
@@ -166,9 +179,9 @@ impl Slot for MarkerSlot {
         };
         // A later format may be sealed in another way.
         let Head { format } = serde_json::from_slice(&body).map_err(unreadable)?;
-        if format > FORMAT {
+        if format > NAMING_SEGMENTS {
             return Err(Error::config(format!(
-                "the decision {} has format {format}, this version knows {FORMAT}: use a newer version of leasehold",
+                "the decision {} has format {format}, this version knows {NAMING_SEGMENTS}: use a newer version of leasehold",
                 self.name(),
             )));
         }

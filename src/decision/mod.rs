@@ -30,7 +30,8 @@ use crate::{
     clock::Timestamp,
     shared::SharedSettings,
     storage::{
-        Backend,
+        Backend, Name,
+        bodies::Way,
         cas::{self, Seen},
     },
     sweep::Activity,
@@ -222,8 +223,35 @@ impl Shared {
         }
     }
 
+    /// Whether a segment that hangs on the decision is still where it was enqueued.
+    pub(crate) async fn is_waited_for(&self, marker: &Marker) -> Result<bool> {
+        for segment in &marker.segments {
+            if self.backend.get_range(&Name::new(segment.clone()), 0..1, Way::First).await?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     async fn read(&self, txn: TxnId) -> Result<MarkerRead> {
         Ok(self.found(txn, cas::read(&self.backend, &MarkerSlot(txn)).await?))
+    }
+}
+
+/// Segments that a marker may name.
+const MOST_SEGMENTS: usize = 256;
+
+fn names<S: Into<String>>(segments: impl IntoIterator<Item = S>) -> Result<Vec<String>> {
+    let names: Vec<String> = segments.into_iter().map(Into::into).collect();
+    if names.len() > MOST_SEGMENTS {
+        let count = names.len();
+        return Err(Error::invalid(format!("a decision names at most {MOST_SEGMENTS} segments (got {count})")));
+    }
+    let odd =
+        |name: &&String| name.is_empty() || name.len() > 512 || name.starts_with('/') || !name.contains("/queue/");
+    match names.iter().find(odd) {
+        Some(name) => Err(Error::invalid(format!("{name:?} is no segment of a queue: take the names from enqueue"))),
+        None => Ok(names),
     }
 }
 
@@ -260,6 +288,36 @@ impl Decisions {
     /// An [unknown](crate::ErrorKind::Unknown) outcome is safe to repeat, with the same decision or another one: the
     /// answer is then what is in the store.
     pub async fn decide(&self, txn: TxnId, decision: Decision) -> Result<Decided> {
+        self.decide_with(txn, decision, Vec::<String>::new()).await
+    }
+
+    /// Decides a transaction in which jobs were enqueued: those run if and only if it is committed.
+    ///
+    /// `segments` are the names that enqueuing in the transaction has returned, of all queues together; up to 256. The decision
+    /// is kept for as long as one of them waits to be taken in, however long that is. If somebody else has decided before,
+    /// its decision stands as it is.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build()?.block_on(async {
+    /// use leasehold::decision::Decision;
+    ///
+    /// let store = leasehold::Store::open("memory://").await?;
+    /// let (queue, decisions) = (store.queue("emails")?, store.decisions());
+    /// let txn = decisions.begin();
+    /// let welcome = queue.enqueue("ann").in_transaction(txn).await?;
+    /// assert!(queue.claim(1).await?.is_empty(), "not decided yet");
+    /// let _ = decisions.decide_with(txn, Decision::Commit, &welcome.segments).await?;
+    /// # Ok::<(), leasehold::Error>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn decide_with<S: Into<String>>(
+        &self,
+        txn: TxnId,
+        decision: Decision,
+        segments: impl IntoIterator<Item = S>,
+    ) -> Result<Decided> {
+        let segments = names(segments)?;
         let shared = &*self.shared;
         shared.activity.touch(&*shared.backend.clock);
         if let Some(decision) = shared.recall(txn) {
@@ -267,7 +325,7 @@ impl Decisions {
         }
         shared.backend.trust_clock(shared.bounds.max_clock_skew).await?;
         let ages = self.ages(txn, shared.backend.clock.wall())?;
-        Deciding::new(self, txn, decision, ages).run().await
+        Deciding::new(self, txn, decision, ages).naming(segments).run().await
     }
 
     fn answered(&self, marker: &Marker) -> Decided {
@@ -295,12 +353,17 @@ impl Decisions {
         let was_over = ages.are_over(&shared.backend.clocks());
         let found = shared.read(txn).await?;
         let clocks = shared.backend.clocks();
-        match found {
-            MarkerRead::Marker(marker)
-                if clocks.are_past(marker.expires())
+        let past = match &found {
+            MarkerRead::Marker(marker) => {
+                clocks.are_past(marker.expires())
                     && ages.are_over(&clocks)
-                    && shared.backend.check_clock(shared.bounds.max_clock_skew, clocks.wall).is_ok() =>
-            {
+                    && shared.backend.check_clock(shared.bounds.max_clock_skew, clocks.wall).is_ok()
+                    && !shared.is_waited_for(marker).await?
+            }
+            _ => false,
+        };
+        match found {
+            MarkerRead::Marker(_) if past => {
                 self.tidy(txn).await;
                 Ok(Answer::Forgotten)
             }
@@ -345,6 +408,13 @@ impl Decisions {
             return Err(Error::invalid(format!(
                 "{txn} can be forgotten after {} only: until then somebody may still decide it",
                 ages.ends()
+            )));
+        }
+        if let MarkerRead::Marker(marker) = shared.read(txn).await?
+            && shared.is_waited_for(&marker).await?
+        {
+            return Err(Error::invalid(format!(
+                "{txn} cannot be forgotten yet: jobs of it wait to be taken in; forget it when they have run"
             )));
         }
         self.delete(txn).await

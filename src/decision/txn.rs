@@ -34,6 +34,14 @@ impl TxnId {
         Self(uuid::Builder::from_unix_timestamp_millis(millis, &generator.bytes()).into_uuid())
     }
 
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        *self.0.as_bytes()
+    }
+
+    pub(crate) fn from_bytes(bytes: [u8; 16]) -> Option<Self> {
+        Uuid::from_bytes(bytes).to_string().parse().ok()
+    }
+
     /// When it began, by the clock of who began it.
     pub fn begun(&self) -> Timestamp {
         let bytes = self.0.as_bytes();

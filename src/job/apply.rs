@@ -84,6 +84,10 @@ pub(crate) enum Op {
         job: JobRef,
         in_inbox: bool,
     },
+    /// A segment that was never taken in is gone: cancels of its jobs mean nothing any more.
+    Unmark {
+        segment: SegmentId,
+    },
     /// One waiting job is held back, or no longer.
     Pause { job: JobRef, paused: bool },
     /// One job of a live segment that is unread becomes claimable, however late it is due.

@@ -18,6 +18,7 @@ mod seg;
 mod take_in;
 
 pub(crate) use begin::{MOST_BYTES, MOST_JOBS, ToBegin, begin};
+pub(crate) use cycle::Found;
 pub(crate) use seg::{PartChange, Patch};
 pub(crate) use take_in::{Taking, take_in};
 
@@ -218,9 +219,11 @@ pub(crate) struct Shard {
     pub(super) ahead: Mutex<Vec<cycle::Ahead>>,
     pub(super) deleting: Mutex<after::Deletes>,
     /// Segments in the inbox that cannot be absorbed now, and until when they are left.
-    pub(super) left: Mutex<HashMap<SegmentId, Moment>>,
+    pub(in crate::job) left: Mutex<HashMap<SegmentId, Moment>>,
     /// Events that are being published.
     pub(super) publishing: Mutex<publish::Publishing>,
+    /// Segments of transactions that were not decided yet.
+    pub(in crate::job) undecided: Mutex<super::transaction::Undecided>,
     /// Plans that are being carried out.
     pub(super) writing: Mutex<HashSet<[u8; 16]>>,
     /// What the last ledger that was seen is waiting for.
@@ -238,6 +241,7 @@ impl Shard {
             ahead: Mutex::default(),
             deleting: Mutex::default(),
             left: Mutex::default(),
+            undecided: Mutex::default(),
             publishing: Mutex::default(),
             writing: Mutex::default(),
             wakes_at: Mutex::default(),
@@ -264,7 +268,7 @@ impl Shard {
     }
 
     /// Lets operations ride along with the next commit.
-    pub(super) fn ride(&self, operations: impl IntoIterator<Item = Op>) {
+    pub(in crate::job) fn ride(&self, operations: impl IntoIterator<Item = Op>) {
         self.line().riders.extend(operations);
     }
 

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     Error, ErrorKind, Leases, Namespace, Result, WriteId,
     clock::Moment,
+    decision::Decisions,
     record::{Change, Changed, Patience, Plan},
     shared::SharedSettings,
     storage::{
@@ -46,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) backend: Arc<Backend>,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) segments: Segments,
+    /// What became of the transactions that segments hang on.
+    pub(crate) decisions: Decisions,
     pub(crate) options: JobOptions,
     pub(crate) max_clock_skew: Duration,
     pub(crate) epoch: u64,
@@ -68,6 +71,7 @@ impl Shared {
         shared: &SharedSettings,
         options: JobOptions,
         leases: Leases,
+        decisions: Decisions,
         activity: Arc<Activity>,
         streams: Arc<stream::Shared>,
     ) -> Arc<Self> {
@@ -77,6 +81,7 @@ impl Shared {
             backend: Arc::clone(backend),
             sessions: Sessions::new(leases, Arc::clone(backend), owner, Arc::clone(&counters)),
             segments: Segments::default(),
+            decisions,
             options,
             max_clock_skew: shared.max_clock_skew,
             epoch: shared.epoch,

@@ -13,10 +13,12 @@ use super::{
 use crate::{
     Error, ErrorKind, Result, WriteId,
     clock::Timestamp,
+    decision::TxnId,
     job::inbox::Age,
     storage::{Name, bodies::Way},
 };
 use futures_util::future::{BoxFuture, join_all};
+use serde::Serialize;
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 /// Jobs in one segment at the most.
@@ -93,6 +95,7 @@ pub struct Enqueue {
     core: Arc<Core>,
     jobs: Vec<NewJob>,
     request_id: Option<String>,
+    txn: Option<TxnId>,
 }
 
 /// One job on its way into a queue; await it.
@@ -100,9 +103,24 @@ pub struct Enqueue {
 #[derive(Debug)]
 pub struct EnqueueOne(Enqueue);
 
+/// Jobs on their way into a queue, where they wait for a transaction's decision; await it.
+#[must_use = "nothing is enqueued until it is awaited"]
+#[derive(Debug)]
+pub struct EnqueueInTransaction(Enqueue);
+
+/// Jobs that run if and only if their transaction is committed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[must_use = "the decision must name the segments"]
+pub struct Enrolled {
+    /// Their ids, in the order of the call.
+    pub ids: Vec<JobId>,
+    /// What [`decide_with`](crate::Decisions::decide_with) must be given, so that the decision is kept until workers have met it.
+    pub segments: Vec<String>,
+}
+
 impl Enqueue {
     pub(crate) fn new(core: Arc<Core>, jobs: Vec<NewJob>) -> Self {
-        Self { core, jobs, request_id: None }
+        Self { core, jobs, request_id: None, txn: None }
     }
 
     /// The caller's own name for this call, which makes it safe to repeat: the same call with the same id has the same job
@@ -111,6 +129,14 @@ impl Enqueue {
     pub fn request_id(mut self, id: impl Into<String>) -> Self {
         self.request_id = Some(id.into());
         self
+    }
+
+    /// The jobs run if and only if the transaction is committed; until it is decided they wait in the queue. Await it before
+    /// you decide, and if it fails, decide to abort. Give the names it returns to
+    /// [`decide_with`](crate::Decisions::decide_with).
+    pub fn in_transaction(mut self, txn: TxnId) -> EnqueueInTransaction {
+        self.txn = Some(txn);
+        EnqueueInTransaction(self)
     }
 }
 
@@ -124,6 +150,28 @@ impl EnqueueOne {
         self.0 = self.0.request_id(id);
         self
     }
+
+    /// The job runs if and only if the transaction is committed; see [`Enqueue::in_transaction`].
+    pub fn in_transaction(self, txn: TxnId) -> EnqueueInTransaction {
+        self.0.in_transaction(txn)
+    }
+}
+
+impl EnqueueInTransaction {
+    /// The caller's own name for this call; see [`Enqueue::request_id`]. It holds within its transaction.
+    pub fn request_id(mut self, id: impl Into<String>) -> Self {
+        self.0 = self.0.request_id(id);
+        self
+    }
+}
+
+impl IntoFuture for EnqueueInTransaction {
+    type Output = Result<Enrolled, EnqueueError>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(enqueue(self.0))
+    }
 }
 
 impl IntoFuture for Enqueue {
@@ -131,7 +179,7 @@ impl IntoFuture for Enqueue {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(enqueue(self.core, self.jobs, self.request_id))
+        Box::pin(async move { Ok(enqueue(self).await?.ids) })
     }
 }
 
@@ -140,9 +188,8 @@ impl IntoFuture for EnqueueOne {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Enqueue { core, jobs, request_id } = self.0;
         Box::pin(async move {
-            let ids = enqueue(core, jobs, request_id).await?;
+            let ids = enqueue(self.0).await?.ids;
             ids.first().copied().ok_or_else(|| failed(Error::invalid("no job was given"), 1))
         })
     }
@@ -164,11 +211,25 @@ struct Part {
     weight: usize,
 }
 
-async fn enqueue(core: Arc<Core>, jobs: Vec<NewJob>, request: Option<String>) -> Result<Vec<JobId>, EnqueueError> {
+/// What all segments of a call have in common.
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    /// In a transaction the same request has other names than in another one: they share no fate.
+    request: Option<&'a str>,
+    txn: Option<TxnId>,
+    now: Timestamp,
+}
+
+async fn enqueue(call: Enqueue) -> Result<Enrolled, EnqueueError> {
+    let Enqueue { core, jobs, request_id, txn } = call;
     let count = jobs.len();
     if count == 0 {
-        return Ok(Vec::new());
+        return Ok(Enrolled::default());
     }
+    let request = match txn {
+        Some(txn) => request_id.map(|request| format!("{txn}\0{request}")),
+        None => request_id,
+    };
     core.shared.activity.touch(&*core.backend().clock);
     let weight = u64::try_from(jobs.iter().map(NewJob::weight).sum::<usize>()).unwrap_or(0);
     let settings = core.settings().await.map_err(|error| failed(error, count))?;
@@ -178,20 +239,24 @@ async fn enqueue(core: Arc<Core>, jobs: Vec<NewJob>, request: Option<String>) ->
     }
     let now = core.backend().store_time().unwrap_or_else(|| core.backend().clock.wall());
     let parts = split(&core, &settings, jobs, now, request.as_deref()).map_err(|error| failed(error, count))?;
+    let call = Call { request: request.as_deref(), txn, now };
     let sends = parts.into_iter().enumerate().map(|(number, part)| {
-        let (core, request) = (&core, request.as_deref());
+        let core = &core;
         async move {
-            let sent = send(core, &part, u32::try_from(number).unwrap_or(u32::MAX), request, now).await;
+            let sent = send(core, &part, u32::try_from(number).unwrap_or(u32::MAX), call).await;
             (part.places, sent)
         }
     });
     let sent = join_all(sends).await;
     core.news.notify_waiters();
     let mut fates = vec![Fate::NotEnqueued; count];
-    let mut first = None;
+    let (mut first, mut segments) = (None, Vec::new());
     for (places, sent) in sent {
         let (ids, error) = match sent {
-            Ok(ids) => (ids, None),
+            Ok((ids, name)) => {
+                segments.push(name);
+                (ids, None)
+            }
             Err((error, ids)) => (ids, Some(error)),
         };
         for (place, id) in places.into_iter().zip(ids) {
@@ -209,7 +274,7 @@ async fn enqueue(core: Arc<Core>, jobs: Vec<NewJob>, request: Option<String>) ->
         Fate::Enqueued(id) => Some(*id),
         _ => None,
     };
-    Ok(fates.iter().filter_map(id).collect())
+    Ok(Enrolled { ids: fates.iter().filter_map(id).collect(), segments })
 }
 
 /// Jobs of one shard, class and due hour go together, as many as fit.
@@ -255,7 +320,8 @@ struct Sending {
     encoded: Encoded,
 }
 
-fn prepare(core: &Core, part: &Part, number: u32, request: Option<&str>, now: Timestamp) -> Result<Sending> {
+fn prepare(core: &Core, part: &Part, number: u32, call: Call<'_>) -> Result<Sending> {
+    let Call { request, txn, now } = call;
     let generator = &*core.backend().generator;
     let (shard, class) = (part.shard, part.class);
     let (id, place) = match (request, part.later) {
@@ -271,7 +337,7 @@ fn prepare(core: &Core, part: &Part, number: u32, request: Option<&str>, now: Ti
         segment: id,
         write_id,
         made: now,
-        txn: None,
+        txn: txn.map(TxnId::to_bytes),
         request: request.is_some(),
         source: None,
         pack: core.shared.options.pack,
@@ -286,12 +352,12 @@ async fn send(
     core: &Core,
     part: &Part,
     number: u32,
-    request: Option<&str>,
-    now: Timestamp,
-) -> Result<Vec<JobId>, (Error, Vec<JobId>)> {
+    call: Call<'_>,
+) -> Result<(Vec<JobId>, String), (Error, Vec<JobId>)> {
     let backend = core.backend();
+    let request = call.request;
     loop {
-        let sending = prepare(core, part, number, request, now).map_err(|error| (error, Vec::new()))?;
+        let sending = prepare(core, part, number, call).map_err(|error| (error, Vec::new()))?;
         let ids = || sending.encoded.indexes.iter().map(|index| sending.name.id.job(*index)).collect::<Vec<JobId>>();
         let name = core.layout.segment(&sending.name).map(Name::new);
         let Some(name) = name else { return Err((Error::invalid("a segment needs a place"), Vec::new())) };
@@ -299,13 +365,13 @@ async fn send(
         let (mut doubt, mut tries) = (false, 0);
         let error = loop {
             let refusal = match backend.create(&name, sending.encoded.body.clone()).await {
-                Ok(()) => return Ok(ids()),
+                Ok(()) => return Ok((ids(), name.to_string())),
                 Err(refusal) => refusal,
             };
             doubt |= refusal.error.leaves_doubt();
             if refusal.conflict {
                 match whose(core, &name, &sending, request.is_some()).await {
-                    Ok(Whose::Ours) => return Ok(ids()),
+                    Ok(Whose::Ours) => return Ok((ids(), name.to_string())),
                     // Another segment has this id: a new one is drawn.
                     Ok(Whose::Others) => break None,
                     Ok(Whose::Nobodys) | Err(_) => {}

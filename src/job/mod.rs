@@ -82,6 +82,7 @@ mod session;
 mod settings;
 mod slot;
 mod tracker;
+mod transaction;
 mod whole;
 pub(crate) mod worker;
 
@@ -91,7 +92,7 @@ pub use claiming::Claim;
 pub(crate) use core::Shared;
 pub use dead::{DeadFilter, DeadJob, DeadLetter, DeadLetters, DeadList, DeadPage};
 pub use depth::QueueDepth;
-pub use enqueue::{Enqueue, EnqueueError, EnqueueOne, Fate};
+pub use enqueue::{Enqueue, EnqueueError, EnqueueInTransaction, EnqueueOne, Enrolled, Fate};
 pub use id::JobId;
 pub use info::{Cancelled, JobInfo, JobState};
 pub use keys::{KeyLimit, Keys};

@@ -100,7 +100,15 @@ fn assemble(
     let sessions = Leases::new(Arc::clone(&engine), Namespace::trusted(OURS));
     let streams = stream::Shared::new(Arc::clone(&backend), Arc::clone(&engine), Arc::clone(&activity));
     let (options, active) = (settings.jobs.clone(), Arc::clone(&activity));
-    let jobs = job::Shared::new(&backend, &shared, options, sessions, active, Arc::clone(&streams));
+    let jobs = job::Shared::new(
+        &backend,
+        &shared,
+        options,
+        sessions,
+        decision::Decisions::new(Arc::clone(&decisions)),
+        active,
+        Arc::clone(&streams),
+    );
     archive::describe_lag();
     let semaphores = semaphore::Engine::new(Terms::new(&engine));
     let ours: [Arc<dyn Kind>; 7] = [

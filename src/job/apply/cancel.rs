@@ -4,7 +4,10 @@ use super::{
     Full, Outcome,
     work::{End, Work},
 };
-use crate::job::ledger::{JobRef, Range};
+use crate::job::{
+    id::SegmentId,
+    ledger::{JobRef, Range},
+};
 
 impl Work<'_> {
     /// A waiting job ends at once; a running one is marked, and ends as cancelled however its attempt ends, unless it is
@@ -42,6 +45,15 @@ impl Work<'_> {
         self.ledger.cancelling.push(job);
         self.changed = true;
         Outcome::Asked
+    }
+
+    pub(super) fn unmark(&mut self, segment: SegmentId) -> Outcome {
+        if self.position(segment).is_some() || self.ledger.cancelling.iter().all(|job| job.segment != segment) {
+            return Outcome::Nothing;
+        }
+        self.ledger.cancelling.retain(|job| job.segment != segment);
+        self.changed = true;
+        Outcome::Done
     }
 
     pub(super) fn pause(&mut self, job: JobRef, paused: bool) -> Outcome {

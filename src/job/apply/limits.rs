@@ -78,7 +78,9 @@ impl Work<'_> {
         let credit = rate.saturating_mul(passed) / 1000;
         if credit > 0 {
             tokens.milli = tokens.milli.saturating_add(credit).min(most);
-            tokens.at = self.now;
+            // Only by as much as was credited: who looks often loses nothing of a slow rate.
+            let counted = Millis::try_from(credit.saturating_mul(1000).div_ceil(rate)).unwrap_or(Millis::MAX);
+            tokens.at = if tokens.milli == most { self.now } else { tokens.at.saturating_add(counted).min(self.now) };
         }
         u32::try_from(tokens.milli / 1000).unwrap_or(u32::MAX)
     }

@@ -117,6 +117,7 @@ impl<'a> Work<'a> {
             Op::Recover { session } => self.recover(*session),
             Op::Spill(spill) => self.spill(spill),
             Op::Cancel { job, in_inbox } => self.cancel(*job, *in_inbox),
+            Op::Unmark { segment } => self.unmark(*segment),
             Op::Pause { job, paused } => self.pause(*job, *paused),
             Op::OpenOne { index, facts } => verbs::open_one(self, *index, facts),
             Op::RunNow { job } => verbs::run_now(self, *job),

@@ -3,6 +3,7 @@
 use super::{Desk, Pending, Shard, Waits, begin, chores::Chores, plan::Prepared};
 use crate::{
     Error, Result,
+    clock::Moment,
     job::{
         apply::{Caps, Op},
         fetch::{Loaded, Read},
@@ -39,12 +40,14 @@ pub(in crate::job) struct Ahead {
     pub(super) found: Found,
 }
 
+/// What a segment of the inbox is to its ledger.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(crate) enum Found {
     Loaded(Arc<Loaded>),
-    Damaged,
     /// An operator has ended it.
     Discarded,
+    /// It goes to the dead letters as it is.
+    Bury(Reason),
 }
 
 /// What claims want together.
@@ -193,43 +196,60 @@ impl Shard {
         let is_new =
             |name: &&SegmentName| !here.contains(name) && !without.contains(name) && !left.contains_key(&name.id);
         let new: Vec<SegmentName> = look.names.iter().filter(is_new).copied().collect();
-        let names = unknown(ledger, &new, enough);
+        let mut names = unknown(ledger, &new, u64::MAX).into_iter();
         let (backend, segments) = (queue.backend(), &queue.shared.segments);
-        let reads = stream::iter(names)
-            .map(|name| async move { (name, segments.read(backend, &queue.layout, &name).await) })
-            .buffered(READS);
-        let mut reads = std::pin::pin!(reads);
-        while let Some((name, read)) = reads.next().await {
-            let found = match read? {
-                Read::Loaded(loaded) if loaded.table.txn.is_none() => Some(Found::Loaded(loaded)),
-                Read::Loaded(_) => {
-                    tracing::debug!(segment = %name.id, "a segment of a transaction is left in the inbox");
-                    None
-                }
-                Read::Missing => None,
-                Read::Later(format) => {
-                    tracing::warn!(segment = %name.id, format, "a segment of a later format is left for a later version");
-                    None
-                }
-                Read::Damaged(why) => {
-                    tracing::error!(segment = %name.id, %why, "a damaged segment goes to the dead letters as it is");
-                    Some(Found::Damaged)
-                }
-            };
-            if found.is_none() {
-                // It must not hide what comes after it.
-                let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-                left.insert(name.id, moment.plus(LEFT));
+        let mut wanted = enough;
+        // What is left in the inbox must not hide what comes after it: as much again is read instead.
+        while wanted > 0 {
+            let mut next = Vec::new();
+            while wanted > 0
+                && let Some(name) = names.next()
+            {
+                wanted = wanted.saturating_sub(u64::from(name.jobs));
+                next.push(name);
             }
-            if let Some(found) = found {
-                let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
-                ahead.push(Ahead { name, age: look.age, found });
-            }
-            if look.age.of(backend) >= READING {
+            if next.is_empty() {
                 break;
+            }
+            let reads = stream::iter(next)
+                .map(|name| async move { (name, segments.read(backend, &queue.layout, &name).await) })
+                .buffered(READS);
+            let mut reads = std::pin::pin!(reads);
+            while let Some((name, read)) = reads.next().await {
+                match self.found(ledger, &name, read?, moment).await {
+                    Some(found) => {
+                        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+                        ahead.push(Ahead { name, age: look.age, found });
+                    }
+                    None => wanted += u64::from(name.jobs),
+                }
+                if look.age.of(backend) >= READING {
+                    return Ok(());
+                }
             }
         }
         Ok(())
+    }
+
+    /// What a segment that was read is to its ledger; none if it cannot be taken in now.
+    async fn found(&self, ledger: &Ledger, name: &SegmentName, read: Read, now: Moment) -> Option<Found> {
+        match read {
+            Read::Loaded(loaded) => match loaded.table.txn {
+                None => return Some(Found::Loaded(loaded)),
+                Some(txn) => return self.decided(ledger, name, txn, Found::Loaded(loaded), now).await,
+            },
+            Read::Damaged(why) => {
+                tracing::error!(segment = %name.id, %why, "a damaged segment goes to the dead letters as it is");
+                return Some(Found::Bury(Reason::Damaged));
+            }
+            Read::Missing => {}
+            Read::Later(format) => {
+                tracing::warn!(segment = %name.id, format, "a segment of a later format is left for a later version");
+            }
+        }
+        // It must not hide what comes after it.
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).insert(name.id, now.plus(LEFT));
+        None
     }
 
     /// What was read and may still be used.
@@ -248,8 +268,8 @@ impl Shard {
             names.push(name);
             tail.push(match found {
                 Found::Loaded(loaded) => Op::Absorb { name, facts: Arc::clone(&loaded.facts) },
-                Found::Damaged => Op::BuryRaw { name, reason: Reason::Damaged },
                 Found::Discarded => Op::Discard { name },
+                Found::Bury(reason) => Op::BuryRaw { name, reason },
             });
         }
         names

@@ -12,4 +12,5 @@ mod processes;
 mod schedules;
 mod shared;
 mod tracker;
+mod transactions;
 mod workers;

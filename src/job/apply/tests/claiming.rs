@@ -149,7 +149,7 @@ fn with_limit_one_a_job_waiting_to_retry_is_passed_only_if_the_queue_allows_it()
         assert_eq!(bed.claim(1, 2, 9).is_empty(), !skip);
         if !skip {
             bed.now += 2_000;
-            assert_eq!(bed.claim(1, 3, 9), [(segment(1), 1, 1)], "by priority and due time, one at a time");
+            assert_eq!(bed.claim(1, 3, 9), [(segment(1), 0, 1)], "it comes before those behind it");
         }
     }
 }

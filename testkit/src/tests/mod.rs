@@ -4,3 +4,4 @@ mod clock;
 mod fault_store;
 mod faults;
 mod fronts;
+mod jobs;

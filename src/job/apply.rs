@@ -89,19 +89,31 @@ pub(crate) enum Op {
         segment: SegmentId,
     },
     /// One waiting job is held back, or no longer.
-    Pause { job: JobRef, paused: bool },
+    Pause {
+        job: JobRef,
+        paused: bool,
+    },
     /// One job of a live segment that is unread becomes claimable, however late it is due.
-    OpenOne { index: u16, facts: Arc<Facts> },
+    OpenOne {
+        index: u16,
+        facts: Arc<Facts>,
+    },
     /// One waiting job is due now.
-    RunNow { job: JobRef },
+    RunNow {
+        job: JobRef,
+    },
     /// Everything that waits is ended as cancelled.
     Purge,
     /// A segment that the inbox shows is ended as cancelled, and never read.
-    Discard { name: SegmentName },
+    Discard {
+        name: SegmentName,
+    },
     /// Dead letters are taken out of their object: put back into the queue, or given up.
     TakeLetters(Arc<TakeLetters>),
     /// The delete of an object of dead letters was confirmed.
-    LettersGone { plan: WriteId },
+    LettersGone {
+        plan: WriteId,
+    },
     /// How many jobs of a key may run at once; none for what the queue says.
     Limit {
         key: u64,
@@ -136,9 +148,16 @@ pub(crate) enum Op {
     },
     /// These objects in `seg/` are to be deleted unless the ledger names them.
     /// Events from the first of the outbox up to this one stand in an object of `seg/`, written under this `gc_epoch`.
-    SpillEvents { segment: SegmentId, epoch: u64, from: u64, through: u64 },
+    SpillEvents {
+        segment: SegmentId,
+        epoch: u64,
+        from: u64,
+        through: u64,
+    },
     /// The events of such an object have been published.
-    SpillPublished { segment: SegmentId },
+    SpillPublished {
+        segment: SegmentId,
+    },
     RaiseEpoch {
         candidates: Vec<SegmentId>,
     },

@@ -7,8 +7,8 @@ use crate::{
         id::SegmentId,
         layout::{Place, SegmentName},
         ledger::{
-            ClaimId, Finished, Happened, JobRef, Ledger, Millis, Range, Row, Run, Schedule, Session, SessionId, Traits, Why,
-            insert_range,
+            ClaimId, Finished, Happened, JobRef, Ledger, Millis, Range, Row, Run, Schedule, Session, SessionId, Traits,
+            Why, insert_range,
         },
     },
 };

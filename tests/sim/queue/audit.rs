@@ -1,5 +1,6 @@
 //! What every job was told: that it is in the queue, who runs it with which fence, and that it has ended.
 
+use super::rules::{Bound, Rules};
 use crate::world::World;
 use leasehold::{
     Fence,
@@ -53,6 +54,7 @@ pub struct Jobs {
     known: BTreeMap<u64, Known>,
     number: u64,
     names: BTreeSet<String>,
+    pub rules: Rules,
     pub counts: BTreeMap<&'static str, u64>,
 }
 
@@ -117,10 +119,33 @@ impl Jobs {
                 return Err(format!("J4: two believe in job {number}: machines {by} and {machine}"));
             }
         }
+        self.check_rules(number, machine, world)?;
+        let Some(known) = self.known.get_mut(&number) else { return Err(format!("J1: nobody enqueued job {number}")) };
         let again = known.attempts > 1;
         known.running.push(Running { number: attempt, machine, since: world.now(), hand: Arc::clone(&hand) });
         self.count(if again { "started again" } else { "started" });
         Ok((attempt, hand))
+    }
+
+    /// What its key and its transaction allow.
+    fn check_rules(&mut self, number: u64, machine: usize, world: &World) -> Result<(), String> {
+        self.rules.starts(number)?;
+        for other in self.rules.others(number) {
+            let Some(known) = self.known.get(&other) else { continue };
+            let believed =
+                known.running.iter().find(|one| world.awake_since(one.machine, one.since) && believes(&one.hand));
+            if let Some(running) = believed {
+                let (by, bound) = (running.machine, self.rules.bound(number));
+                return Err(format!(
+                    "J7: {bound:?} runs twice: job {other} on machine {by} and job {number} on machine {machine}"
+                ));
+            }
+            let lives = known.attempts > 0 && known.ended.is_none() && !known.may_have_ended;
+            if lives && matches!(self.rules.bound(number), Some(Bound::Unique(_))) {
+                return Err(format!("J7: job {other} has not ended, and job {number} of its unique key runs"));
+            }
+        }
+        Ok(())
     }
 
     /// The attempt is over for its worker, before it says so to the queue.
@@ -225,10 +250,13 @@ impl Jobs {
     /// When all is calm and the queue is empty: what was promised and never came.
     pub fn lost(&self) -> Vec<String> {
         let acknowledged = self.known.iter().filter(|(_, known)| known.told == Told::Enqueued);
-        let lost = acknowledged.filter(|(_, known)| known.ended.is_none() && !known.may_have_ended);
+        let lost = acknowledged.filter(|(number, known)| {
+            known.ended.is_none() && !known.may_have_ended && !self.rules.may_vanish(**number)
+        });
         lost.map(|(number, known)| {
             format!("J5: job {number} ({:?}) is lost after {} attempts", known.id, known.attempts)
         })
+        .chain(self.rules.missing())
         .collect()
     }
 

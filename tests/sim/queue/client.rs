@@ -1,6 +1,10 @@
 //! Producers and workers: what they do, how long it takes, and how it ends.
 
-use super::{QUEUE, audit::Told};
+use super::{
+    QUEUE,
+    audit::Told,
+    rules::{Bound, SLOT},
+};
 use crate::{
     auditor::Auditor,
     client::millis,
@@ -9,7 +13,8 @@ use crate::{
     world::{NodeClock, World},
 };
 use leasehold::{
-    Clock, Queue, Store,
+    Clock, Decisions, Queue, Store,
+    decision::Decision,
     job::{Cancelled, Fate, Job, NewJob, QueueSettings},
 };
 use rand::{RngExt, rngs::StdRng};
@@ -25,6 +30,7 @@ pub fn settings(plan: &Plan) -> QueueSettings {
     settings.shards = 1 + u16::from(plan.seed.is_multiple_of(5));
     settings.max_attempts = 4;
     settings.backoff.cap = Duration::from_secs(20);
+    settings.key_limit = Some(1);
     settings.session_ttl = Duration::from_secs(if plan.seed.is_multiple_of(2) { 10 } else { 20 });
     settings
 }
@@ -38,6 +44,7 @@ pub struct QueueClient {
     machine: usize,
     clock: NodeClock,
     queue: Queue,
+    decisions: Decisions,
     dice: Arc<std::sync::Mutex<StdRng>>,
     number: usize,
 }
@@ -49,6 +56,7 @@ impl QueueClient {
         Self {
             clock: world.clock(machine),
             queue: store.queue(QUEUE).expect("a good name"),
+            decisions: store.decisions(),
             plan,
             world,
             auditor,
@@ -77,6 +85,7 @@ impl QueueClient {
             }
             match self.number {
                 0 if self.roll(12) == 0 => self.cancel().await,
+                0 if self.roll(6) == 0 => self.transact().await,
                 0 => self.produce().await,
                 _ => self.work().await,
             }
@@ -103,8 +112,21 @@ impl QueueClient {
         let count = 1 + self.roll(4) as usize;
         let numbers: Vec<u64> = (0..count).map(|_| self.auditor.jobs(|jobs| Ok(jobs.sends())).unwrap_or(0)).collect();
         let later = self.roll(10) == 0;
+        let bound = match self.roll(8) {
+            0 | 1 => Some(Bound::Key(self.roll(3))),
+            2 => Some(Bound::Unique(self.roll(2))),
+            _ => None,
+        };
+        for number in &numbers {
+            self.bind(*number, bound.clone());
+        }
         let jobs = numbers.iter().map(|number| {
             let job = NewJob::new(number.to_string()).priority(if self.roll(6) == 0 { -1 } else { 0 });
+            let job = match &bound {
+                Some(Bound::Key(key)) => job.key(format!("k{key}")),
+                Some(Bound::Unique(key)) => job.unique_key(format!("u{key}")),
+                _ => job,
+            };
             if later { job.due_in(self.millis(1000..20_000)) } else { job }
         });
         let call = self.queue.enqueue_many(jobs.collect::<Vec<_>>());
@@ -127,6 +149,70 @@ impl QueueClient {
         }
         for (number, (told, id)) in numbers.into_iter().zip(told) {
             self.auditor.jobs(|jobs| jobs.told(number, told, id));
+        }
+    }
+
+    fn bind(&self, number: u64, bound: Option<Bound>) {
+        self.auditor.jobs(|jobs| {
+            bound.into_iter().for_each(|bound| jobs.rules.bind(number, bound));
+            Ok(())
+        });
+    }
+
+    /// A job that hangs on a transaction, which is decided, or left to others.
+    async fn transact(&self) {
+        // By a wrong clock a transaction would begin at another time, and be refused.
+        if !self.world.sound_since(self.machine, 0) {
+            return;
+        }
+        let txn = self.decisions.begin();
+        let number = self.auditor.jobs(|jobs| Ok(jobs.sends())).unwrap_or(0);
+        self.bind(number, Some(Bound::Transaction(txn)));
+        self.world.note(format_args!("m{}: enqueues {number} in {txn}", self.machine));
+        let call = self.queue.enqueue(number.to_string()).in_transaction(txn);
+        let enrolled = self.patience(call.into_future()).await;
+        let (told, id) = match &enrolled {
+            Some(Ok(enrolled)) => (Told::Enqueued, enrolled.ids.first().copied()),
+            _ => (Told::Unknown, None),
+        };
+        self.auditor.jobs(|jobs| jobs.told(number, told, id));
+        if self.roll(5) == 0 {
+            return;
+        }
+        self.clock.sleep(self.millis(1..4000)).await;
+        // What is not known to be there must not be committed.
+        let commits = told == Told::Enqueued && self.roll(3) > 0;
+        let decision = if commits { Decision::Commit } else { Decision::Abort };
+        let segments = enrolled.and_then(Result::ok).map(|enrolled| enrolled.segments).unwrap_or_default();
+        let decisions = self.decisions.clone();
+        let decided = self.patience(async move { decisions.decide_with(txn, decision, segments).await }).await;
+        self.world.note(format_args!("m{}: decides {txn} {decision}: {decided:?}", self.machine));
+        if let Some(Ok(decided)) = decided {
+            self.auditor.jobs(|jobs| match decided.decision() {
+                Some(decision) => jobs.rules.decided(txn, Some(decision)),
+                None => Ok(()),
+            });
+        }
+    }
+
+    /// A job that a schedule has made.
+    async fn slot(&self, job: Job) {
+        let Some(slot) = job.due_at().map(|at| at.as_millis()) else {
+            return self.auditor.accuse("J8: a slot has no time");
+        };
+        if !self.world.watching(|| job.is_ours()) {
+            return drop(job);
+        }
+        self.world.note(format_args!("m{}: slot {slot} with {}", self.machine, job.fence()));
+        self.auditor.jobs(|jobs| {
+            jobs.count("slots started");
+            jobs.rules.slot_starts(slot)
+        });
+        self.clock.sleep(self.millis(1..800)).await;
+        if let Ok(end) = job.finish().await
+            && matches!(end, leasehold::job::AttemptEnd::Finished { .. })
+        {
+            self.auditor.jobs(|jobs| jobs.rules.slot_ended(slot));
         }
     }
 
@@ -168,6 +254,9 @@ impl QueueClient {
     }
 
     async fn attempt(&self, job: Job) {
+        if job.args() == SLOT {
+            return self.slot(job).await;
+        }
         let Ok(number) = String::from_utf8_lossy(&job.args()).parse::<u64>() else {
             return self.auditor.accuse(format!("J1: job {} has lost its arguments", job.id()));
         };

@@ -1,8 +1,16 @@
 //! The end of a run of queues: one process works everything off, and then nothing is left and nobody is missing.
 
-use super::{QUEUE, settings};
+use super::{
+    QUEUE,
+    rules::{INTERVAL, SCHEDULE, SLOT},
+    settings,
+};
 use crate::{run::Run, world::NodeClock};
-use leasehold::{Clock, Result, Store};
+use leasehold::{
+    Clock, Result, Store,
+    decision::Decision,
+    job::{Job, NewSchedule},
+};
 use std::{
     sync::{
         Arc,
@@ -25,6 +33,25 @@ impl Run {
                 changed = store.queue(QUEUE)?.change_settings(settings.clone()).await;
             }
             changed?;
+            let schedule = || NewSchedule::every(INTERVAL, SLOT).look_back(Duration::MAX);
+            let mut added = store.queue(QUEUE)?.schedules().add(SCHEDULE, schedule()).await;
+            while added.as_ref().is_err_and(leasehold::Error::is_retryable) {
+                added = store.queue(QUEUE)?.schedules().add(SCHEDULE, schedule()).await;
+            }
+            added?;
+            Ok(Vec::new())
+        });
+    }
+
+    /// Whoever waited for a coordinator gives up: what is not decided is aborted, or too old to be.
+    fn resolve_transactions(&mut self) {
+        let transactions = self.auditor.jobs(|jobs| Ok(jobs.rules.transactions())).unwrap_or_default();
+        let auditor = self.auditor.clone();
+        self.ask(move |store| async move {
+            for txn in transactions {
+                let decided = store.decisions().decide(txn, Decision::Abort).await?.decision();
+                auditor.jobs(|jobs| jobs.rules.decided(txn, decided));
+            }
             Ok(Vec::new())
         });
     }
@@ -33,9 +60,14 @@ impl Run {
     pub fn inspect_queue(&mut self) {
         let clock = self.world.clock(self.plan.nodes + 1);
         let auditor = self.auditor.clone();
-        let note = move |number: u64| {
-            auditor.jobs(|jobs| jobs.worked_off(number));
+        let note = move |job: &Job| {
+            let number = String::from_utf8_lossy(&job.args()).parse();
+            auditor.jobs(|jobs| match number {
+                Ok(number) => jobs.rules.starts(number).and_then(|()| jobs.worked_off(number)),
+                Err(_) => jobs.rules.slot_starts(job.due_at().unwrap_or_default().as_millis()),
+            });
         };
+        self.resolve_transactions();
         let buried = Arc::new(AtomicBool::new(false));
         let found = Arc::clone(&buried);
         self.ask(move |store| drained(store, clock, note, found));
@@ -57,10 +89,11 @@ impl Run {
 async fn drained(
     store: Store,
     clock: NodeClock,
-    ended: impl Fn(u64) + Send,
+    ended: impl Fn(&Job) + Send,
     buried: Arc<AtomicBool>,
 ) -> Result<Vec<String>> {
     let queue = store.queue(QUEUE)?;
+    queue.schedules().remove(SCHEDULE).await?;
     let mut calm = 0;
     for _ in 0..ROUNDS {
         let claimed = queue.claim(100).within(Duration::from_secs(20)).await?;
@@ -76,11 +109,7 @@ async fn drained(
             clock.sleep(Duration::from_secs(1)).await;
             continue;
         }
-        for job in &claimed {
-            if let Ok(number) = String::from_utf8_lossy(&job.args()).parse() {
-                ended(number);
-            }
-        }
+        claimed.iter().for_each(&ended);
         let ends = queue.finish_all(claimed).await?;
         if let Some(end) = ends.iter().find(|end| !end.is_accepted()) {
             return Ok(vec![format!("J5: with nothing going wrong a finish is not accepted: {end:?}")]);

@@ -4,6 +4,7 @@
 mod audit;
 mod client;
 mod inspect;
+mod rules;
 
 pub use audit::Jobs;
 pub use client::{QueueClient, settings};

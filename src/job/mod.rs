@@ -105,10 +105,9 @@ pub use options::JobOptions;
 pub use queue::Queue;
 pub use queues::Queues;
 pub use redrive::{DeadPurge, Redriven, Redriving};
-pub use settings::{KindSettings, QueueSettings};
-pub use tracker::{InFlight, NewTracked, Recovered, RecoveredJob, Recovery, Tracked, Tracker};
 pub use schedule::{NewSchedule, ScheduleChange, ScheduleInfo, Schedules};
 pub use settings::{KindSettings, QueueSettings};
+pub use tracker::{InFlight, NewTracked, Recovered, RecoveredJob, Recovery, Tracked, Tracker};
 pub use worker::{
     CancelReason, IntoOutcome, JobContext, JobOutcome, KindOptions, RunningJob, Worker, WorkerBuilder, WorkerHealth,
     WorkerState, typed, with_state,

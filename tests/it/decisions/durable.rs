@@ -148,7 +148,7 @@ async fn a_marker_of_a_later_format_is_left_alone_at_once() {
     let txn = begun_at(noon());
     let _ = world.fresh().await.decide(txn, Decision::Commit).await.unwrap();
     let body = String::from_utf8(world.marker(txn).unwrap().0.to_vec()).unwrap();
-    world.objects.put_object(&marker_name(txn), body.replace(r#""format": 1"#, r#""format": 2"#));
+    world.objects.put_object(&marker_name(txn), body.replace(r#""format": 1"#, r#""format": 3"#));
     assert_eq!(kind(world.fresh().await.get(txn).await), ErrorKind::Config);
     let decisions = world.fresh().await;
     let decided = moving(&[&world.clock], 100 * MILLI, decisions.decide(txn, Decision::Abort)).await;

@@ -176,7 +176,7 @@ fn a_job_that_should_run_alone_respects_the_limit_of_its_key() {
     let mut bed = Bed::with(|policy| policy.key_limit = Some(1));
     let new = Traits { key: 7, due: NOW, ..Traits::default() };
     let suspect = Traits { group: 1, due: NOW - 1, ..new.clone() };
-    bed.absorb(facts_of(1, &[(1, new), (1, suspect)]));
+    bed.absorb(facts_of(1, &[(1, new), (2, suspect)]));
     bed.now += 120_000;
     let first = bed.claim(1, 1, 1);
     assert_eq!(first.len(), 1);

@@ -149,6 +149,10 @@ mod readme {}
 #[doc = include_str!("../docs/GUIDE.md")]
 mod guide {}
 
+#[cfg(doctest)]
+#[doc = include_str!("../docs/SCHEDULES.md")]
+mod schedules {}
+
 #[cfg(test)]
 extern crate self as leasehold;
 

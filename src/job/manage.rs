@@ -87,6 +87,12 @@ pub(crate) async fn change_job(core: &Arc<Core>, id: JobId, verb: Verb) -> Resul
             Where::Inbox(name) => {
                 let age = Age::now(core.backend());
                 let Some(loaded) = read(core, &name).await? else { continue };
+                // It may not be taken in before its transaction is committed.
+                if loaded.table.txn.is_some() {
+                    return Err(Error::unavailable(format!(
+                        "job {id} waits for its transaction to be decided: try again when workers have taken it in"
+                    )));
+                }
                 take_in(&shard, name, age, Taking::Loaded(Arc::clone(&loaded)));
                 // Taken in by the first commit: the next one finds it.
                 shard.ask(Vec::new()).await?;

@@ -54,57 +54,55 @@ impl Undecided {
     }
 }
 
-impl Shard {
-    /// What a segment of a transaction is to its ledger now; none if it is left where it is, or is gone.
-    pub(super) async fn decided(
-        &self,
-        ledger: &Ledger,
-        name: &SegmentName,
-        txn: [u8; 16],
-        committed: Found,
-        now: Moment,
-    ) -> Option<Found> {
-        let Some(txn) = TxnId::from_bytes(txn) else { return Some(Found::Bury(Reason::Damaged)) };
-        let found = match self.queue.shared.decisions.get(txn).await {
-            Ok(Answer::Committed) => Some(committed),
-            Ok(Answer::Forgotten) => {
-                tracing::warn!(segment = %name.id, %txn, "jobs of a forgotten transaction go to the dead letters");
-                Some(Found::Bury(Reason::Forgotten))
-            }
-            Ok(Answer::Aborted) => {
-                self.remove_aborted(ledger, name).await;
-                None
-            }
-            Ok(Answer::Undecided) => {
-                self.leave_undecided(name, now);
-                return None;
-            }
-            Err(error) => {
-                tracing::warn!(%error, segment = %name.id, %txn, "whether a transaction is decided cannot be found out");
-                self.leave_undecided(name, now);
-                return None;
-            }
-        };
-        self.undecided.lock().unwrap_or_else(PoisonError::into_inner).0.remove(&name.id);
-        found
-    }
-
-    fn leave_undecided(&self, name: &SegmentName, now: Moment) {
-        let pause = self.undecided.lock().unwrap_or_else(PoisonError::into_inner).pause(name.id);
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).insert(name.id, now.plus(pause));
-    }
-
-    /// Nobody will ever take it in: its decision is final, and its name belongs to this transaction alone.
-    async fn remove_aborted(&self, ledger: &Ledger, name: &SegmentName) {
-        let Some(path) = self.queue.layout.segment(name).map(Name::new) else { return };
-        let deleted = self.queue.backend().delete(std::slice::from_ref(&path)).await;
-        if let Some(error) = deleted.error {
-            tracing::warn!(%error, name = %path, "an aborted segment could not be removed: it is tried again");
+/// What a segment of a transaction is to its ledger now; none if it is left where it is, or is gone.
+pub(super) async fn decided(
+    shard: &Shard,
+    ledger: &Ledger,
+    name: &SegmentName,
+    txn: [u8; 16],
+    committed: Found,
+    now: Moment,
+) -> Option<Found> {
+    let Some(txn) = TxnId::from_bytes(txn) else { return Some(Found::Bury(Reason::Damaged)) };
+    let found = match shard.queue.shared.decisions.get(txn).await {
+        Ok(Answer::Committed) => Some(committed),
+        Ok(Answer::Forgotten) => {
+            tracing::warn!(segment = %name.id, %txn, "jobs of a forgotten transaction go to the dead letters");
+            Some(Found::Bury(Reason::Forgotten))
         }
-        self.queue.shared.segments.forget(std::iter::once(name.id));
-        if ledger.cancelling.iter().any(|job| job.segment == name.id) {
-            self.ride([Op::Unmark { segment: name.id }]);
+        Ok(Answer::Aborted) => {
+            remove_aborted(shard, ledger, name).await;
+            None
         }
+        Ok(Answer::Undecided) => {
+            leave_undecided(shard, name, now);
+            return None;
+        }
+        Err(error) => {
+            tracing::warn!(%error, segment = %name.id, %txn, "whether a transaction is decided cannot be found out");
+            leave_undecided(shard, name, now);
+            return None;
+        }
+    };
+    shard.undecided.lock().unwrap_or_else(PoisonError::into_inner).0.remove(&name.id);
+    found
+}
+
+fn leave_undecided(shard: &Shard, name: &SegmentName, now: Moment) {
+    let pause = shard.undecided.lock().unwrap_or_else(PoisonError::into_inner).pause(name.id);
+    shard.left.lock().unwrap_or_else(PoisonError::into_inner).insert(name.id, now.plus(pause));
+}
+
+/// Nobody will ever take it in: its decision is final, and its name belongs to this transaction alone.
+async fn remove_aborted(shard: &Shard, ledger: &Ledger, name: &SegmentName) {
+    let Some(path) = shard.queue.layout.segment(name).map(Name::new) else { return };
+    let deleted = shard.queue.backend().delete(std::slice::from_ref(&path)).await;
+    if let Some(error) = deleted.error {
+        tracing::warn!(%error, name = %path, "an aborted segment could not be removed: it is tried again");
+    }
+    shard.queue.shared.segments.forget(std::iter::once(name.id));
+    if ledger.cancelling.iter().any(|job| job.segment == name.id) {
+        shard.ride([Op::Unmark { segment: name.id }]);
     }
 }
 

@@ -53,7 +53,7 @@ impl Work<'_> {
         place(&facts.runs, &without, self.now, room, &mut row.runs, &mut row.unread);
         for (index, of) in &dropped {
             self.end(at, *index, End::Duplicate, None);
-            self.note_duplicate(JobRef { segment: name.id, index: *index }, *of);
+            note_duplicate(self, JobRef { segment: name.id, index: *index }, *of);
             self.event(name.id, Range::one(*index), Happened::Duplicate(*of), None);
         }
         for index in cancelled {
@@ -146,44 +146,9 @@ impl Work<'_> {
         let period = super::work::millis(self.ledger.policy.unique_period);
         for (index, hash) in &facts.unique {
             let job = JobRef { segment: self.ledger.rows[at].name.id, index: *index };
-            dropped.extend(self.judge_one(*hash, job, period).map(|of| (*index, of)));
+            dropped.extend(judge_one(self, *hash, job, period).map(|of| (*index, of)));
         }
         dropped
-    }
-
-    /// Takes a unique key for a job, or says which job has it: one that has not ended, or ended within the period.
-    pub(super) fn judge_one(&mut self, hash: [u8; 16], job: JobRef, period: Millis) -> Option<JobRef> {
-        let taken = Unique { hash, job, first: None, ended: None };
-        let list = &mut self.ledger.unique;
-        let by_hash = self
-            .unique_by_hash
-            .get_or_insert_with(|| list.iter().enumerate().map(|(at, unique)| (unique.hash, at)).collect());
-        let place = match by_hash.get(&hash) {
-            Some(place) => {
-                let other = &mut list[*place];
-                if other.ended.is_none_or(|ended| self.now < ended.saturating_add(period)) {
-                    return Some(other.first.unwrap_or(other.job));
-                }
-                *other = taken;
-                *place
-            }
-            None => {
-                by_hash.insert(hash, list.len());
-                list.push(taken);
-                list.len() - 1
-            }
-        };
-        self.note_unique(job, place);
-        None
-    }
-
-    /// Who asks for a job that was dropped is told which one had its key. The oldest go when there are too many.
-    pub(super) fn note_duplicate(&mut self, job: JobRef, of: JobRef) {
-        let list = &mut self.ledger.duplicates;
-        if list.len() >= MOST_DUPLICATES {
-            list.remove(0);
-        }
-        list.push(Duplicate { job, of });
     }
 
     fn cancelled_ahead(&self, segment: SegmentId) -> Vec<u16> {
@@ -218,6 +183,41 @@ impl Work<'_> {
         self.changed = true;
         Outcome::Done
     }
+}
+
+/// Takes a unique key for a job, or says which job has it: one that has not ended, or ended within the period.
+pub(super) fn judge_one(work: &mut Work<'_>, hash: [u8; 16], job: JobRef, period: Millis) -> Option<JobRef> {
+    let taken = Unique { hash, job, first: None, ended: None };
+    let list = &mut work.ledger.unique;
+    let by_hash = work
+        .unique_by_hash
+        .get_or_insert_with(|| list.iter().enumerate().map(|(at, unique)| (unique.hash, at)).collect());
+    let place = match by_hash.get(&hash) {
+        Some(place) => {
+            let other = &mut list[*place];
+            if other.ended.is_none_or(|ended| work.now < ended.saturating_add(period)) {
+                return Some(other.first.unwrap_or(other.job));
+            }
+            *other = taken;
+            *place
+        }
+        None => {
+            by_hash.insert(hash, list.len());
+            list.push(taken);
+            list.len() - 1
+        }
+    };
+    work.note_unique(job, place);
+    None
+}
+
+/// Who asks for a job that was dropped is told which one had its key. The oldest go when there are too many.
+pub(super) fn note_duplicate(work: &mut Work<'_>, job: JobRef, of: JobRef) {
+    let list = &mut work.ledger.duplicates;
+    if list.len() >= MOST_DUPLICATES {
+        list.remove(0);
+    }
+    list.push(Duplicate { job, of });
 }
 
 /// Puts jobs into runs if they are due soon, and else into unread ranges of one priority each. Leaves out `without`.

@@ -47,15 +47,6 @@ impl Work<'_> {
         Outcome::Asked
     }
 
-    pub(super) fn unmark(&mut self, segment: SegmentId) -> Outcome {
-        if self.position(segment).is_some() || self.ledger.cancelling.iter().all(|job| job.segment != segment) {
-            return Outcome::Nothing;
-        }
-        self.ledger.cancelling.retain(|job| job.segment != segment);
-        self.changed = true;
-        Outcome::Done
-    }
-
     pub(super) fn pause(&mut self, job: JobRef, paused: bool) -> Outcome {
         let Some(at) = self.position(job.segment) else { return Outcome::NotFound };
         match self.waiting(at, job.index).map(|run| run.traits.paused) {
@@ -87,4 +78,14 @@ impl Work<'_> {
         self.changed |= self.ledger.sessions.len() != before;
         Outcome::Done
     }
+}
+
+/// Cancels of jobs that were never taken in, and are gone, mean nothing any more.
+pub(super) fn unmark(work: &mut Work<'_>, segment: SegmentId) -> Outcome {
+    if work.position(segment).is_some() || work.ledger.cancelling.iter().all(|job| job.segment != segment) {
+        return Outcome::Nothing;
+    }
+    work.ledger.cancelling.retain(|job| job.segment != segment);
+    work.changed = true;
+    Outcome::Done
 }

@@ -6,7 +6,7 @@
 //! with others, and is not charged.
 
 use super::{
-    Idle, Outcome,
+    Idle, Outcome, limits,
     work::{Work, count},
 };
 use crate::{
@@ -89,7 +89,7 @@ impl Work<'_> {
         if hand.alone {
             return Outcome::NothingToClaim(Idle::RunsAlone);
         }
-        let jobs = want.min(self.room_for_jobs()).min(self.tokens());
+        let jobs = want.min(self.room_for_jobs()).min(limits::tokens(self));
         if jobs == 0 {
             let rate = self.ledger.policy.rate_milli.is_some() && self.ledger.tokens.milli < 1000;
             let why = if rate { Idle::Rate } else { Idle::NoRoom };
@@ -97,11 +97,11 @@ impl Work<'_> {
         }
         let candidates = self.candidates();
         let only_retries = self.retries() >= self.context.caps.retries * 2;
-        let heads = self.heads();
+        let heads = limits::heads(self);
         let limited = self.ledger.policy.key_limit.is_some() || !self.ledger.limits.is_empty();
         let running = limited.then(|| self.running_by_key());
         let left = Left { jobs, hand, running, heads, only_retries };
-        let lone = |candidate: &&Candidate| self.group(candidate) == 1 && self.key_allows(candidate, &left) > 0;
+        let lone = |candidate: &&Candidate| self.group(candidate) == 1 && key_allows(self, candidate, &left) > 0;
         let mut items = Vec::new();
         if left.hand.jobs == 0
             && idle_elsewhere
@@ -130,7 +130,7 @@ impl Work<'_> {
         let taken: Vec<Taken> = items.iter().filter_map(|item| self.taken(item)).collect();
         let jobs = items.iter().map(|item| u64::from(item.run.len())).sum::<u64>();
         count(&mut self.ledger.counters.claimed, jobs);
-        self.spend(jobs);
+        limits::spend(self, jobs);
         self.note_claim(claim);
         self.ledger.claims.push(Claim { id: claim, session, fence, at: self.now, items });
         for row in &mut self.ledger.rows {
@@ -266,20 +266,6 @@ impl Work<'_> {
         }
     }
 
-    /// How many of a candidate its key lets run now.
-    fn key_allows(&self, candidate: &Candidate, left: &Left) -> u32 {
-        let row = &self.ledger.rows[candidate.row];
-        let run = &row.runs[candidate.run];
-        let key = run.traits.key;
-        if key == 0 || left.heads.get(&key).is_some_and(|head| *head != (row.number, run.from)) {
-            return if key == 0 { u32::MAX } else { 0 };
-        }
-        match (&left.running, self.ledger.key_limit(key)) {
-            (Some(running), Some(limit)) => limit.saturating_sub(running.get(&key).copied().unwrap_or(0)),
-            _ => u32::MAX,
-        }
-    }
-
     /// Takes up to `most` from one candidate, as far as its key and its group allow; how many.
     fn take_some(&mut self, candidate: &Candidate, most: u32, left: &mut Left, items: &mut Vec<Item>) -> u32 {
         let run = &self.ledger.rows[candidate.row].runs[candidate.run];
@@ -288,7 +274,7 @@ impl Work<'_> {
             return 0;
         }
         let (key, group) = (traits.key, traits.group);
-        let mut count = length.min(most).min(left.jobs).min(self.key_allows(candidate, left));
+        let mut count = length.min(most).min(left.jobs).min(key_allows(self, candidate, left));
         if group > 0 {
             if group == 1 && self.now.saturating_sub(traits.due) < PATIENCE {
                 return 0;
@@ -327,6 +313,20 @@ impl Work<'_> {
         let taken = Run { from: run.from, to: run.from + count, traits: run.traits.clone() };
         run.from += count;
         Item { row: row.number, run: taken, open: Bits::first(count), alone }
+    }
+}
+
+/// How many of a candidate its key lets run now.
+fn key_allows(work: &Work<'_>, candidate: &Candidate, left: &Left) -> u32 {
+    let row = &work.ledger.rows[candidate.row];
+    let run = &row.runs[candidate.run];
+    let key = run.traits.key;
+    if key == 0 || left.heads.get(&key).is_some_and(|head| *head != (row.number, run.from)) {
+        return if key == 0 { u32::MAX } else { 0 };
+    }
+    match (&left.running, work.ledger.key_limit(key)) {
+        (Some(running), Some(limit)) => limit.saturating_sub(running.get(&key).copied().unwrap_or(0)),
+        _ => u32::MAX,
     }
 }
 

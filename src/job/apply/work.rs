@@ -1,6 +1,6 @@
 //! A ledger while it is being changed, with the indexes that make finding fast.
 
-use super::{Applied, Context, Op, Outcome, letters, outbox, verbs};
+use super::{Applied, Context, Op, Outcome, cancel, letters, limits, outbox, slots, verbs};
 use crate::{
     Fence,
     job::{
@@ -117,7 +117,7 @@ impl<'a> Work<'a> {
             Op::Recover { session } => self.recover(*session),
             Op::Spill(spill) => self.spill(spill),
             Op::Cancel { job, in_inbox } => self.cancel(*job, *in_inbox),
-            Op::Unmark { segment } => self.unmark(*segment),
+            Op::Unmark { segment } => cancel::unmark(self, *segment),
             Op::Pause { job, paused } => self.pause(*job, *paused),
             Op::OpenOne { index, facts } => verbs::open_one(self, *index, facts),
             Op::RunNow { job } => verbs::run_now(self, *job),
@@ -125,19 +125,19 @@ impl<'a> Work<'a> {
             Op::Discard { name } => verbs::discard(self, name),
             Op::TakeLetters(take) => letters::take(self, take),
             Op::LettersGone { plan } => letters::gone(self, *plan),
-            Op::Limit { key, name, most } => self.limit(*key, name, *most),
-            Op::Unblock { key } => self.unblock(*key),
+            Op::Limit { key, name, most } => limits::limit(self, *key, name, *most),
+            Op::Unblock { key } => limits::unblock(self, *key),
             Op::Confirm { segment, since } => self.confirm(*segment, *since),
             Op::Unconfirm { segment } => self.unconfirm(*segment),
             Op::Forget { segments } => self.forget(segments),
             Op::DeadWritten { plan } => self.dead_written(*plan),
             Op::MoveWritten { job, target } => self.move_written(*job, *target),
             Op::RaiseEpoch { candidates } => self.raise_epoch(candidates),
-            Op::PutSchedule { schedule, at_start } => self.put_schedule(schedule, *at_start),
-            Op::RemoveSchedule { schedule } => self.remove_schedule(*schedule),
-            Op::PauseSchedule { schedule, paused, next } => self.pause_schedule(*schedule, *paused, *next),
-            Op::Insert(due) => self.insert(due),
-            Op::Backfill(wanted) => self.backfill(wanted),
+            Op::PutSchedule { schedule, at_start } => slots::put_schedule(self, schedule, *at_start),
+            Op::RemoveSchedule { schedule } => slots::remove_schedule(self, *schedule),
+            Op::PauseSchedule { schedule, paused, next } => slots::pause_schedule(self, *schedule, *paused, *next),
+            Op::Insert(due) => slots::insert(self, due),
+            Op::Backfill(wanted) => slots::backfill(self, wanted),
             Op::SpillEvents { segment, epoch, from, through } => {
                 outbox::spill_events(self, *segment, *epoch, *from, *through)
             }
@@ -369,16 +369,6 @@ impl<'a> Work<'a> {
         self.ledger.unique.retain(|unique| unique.ended.is_none_or(|ended| now < ended.saturating_add(period)));
     }
 
-    /// What a job was a duplicate of is told while its segment is known.
-    fn close_duplicates(&mut self) {
-        let Ledger { duplicates, rows, finished, .. } = &mut self.ledger;
-        if !duplicates.is_empty() {
-            let known: HashSet<SegmentId> =
-                rows.iter().map(|row| row.name.id).chain(finished.iter().map(|entry| entry.name.id)).collect();
-            duplicates.retain(|one| known.contains(&one.job.segment));
-        }
-    }
-
     /// Takes out what is over, and signs.
     pub(super) fn close(mut self, outcomes: Vec<Outcome>) -> Applied {
         self.sort_all();
@@ -404,7 +394,7 @@ impl<'a> Work<'a> {
         self.ledger.claims.retain(|claim| !claim.items.is_empty());
         self.close_unique();
         letters::tidy(&mut self.ledger.letters, now);
-        self.close_duplicates();
+        close_duplicates(&mut self.ledger);
         let ttl = millis(self.ledger.policy.session_ttl);
         self.ledger.ended.retain(|ended| now.saturating_sub(ended.at) < ttl);
         self.sign();
@@ -466,5 +456,15 @@ impl<'a> Work<'a> {
     /// How many jobs wait that have been claimed before, in runs.
     pub(super) fn retries(&self) -> usize {
         self.ledger.rows.iter().flat_map(|row| &row.runs).filter(|run| run.traits.why != Why::New).count()
+    }
+}
+
+/// What a job was a duplicate of is told while its segment is known.
+fn close_duplicates(ledger: &mut Ledger) {
+    let Ledger { duplicates, rows, finished, .. } = ledger;
+    if !duplicates.is_empty() {
+        let finished = finished.iter().map(|entry| entry.name.id);
+        let known: HashSet<SegmentId> = rows.iter().map(|row| row.name.id).chain(finished).collect();
+        duplicates.retain(|one| known.contains(&one.job.segment));
     }
 }

@@ -10,7 +10,9 @@ use crate::{
         inbox::{Age, Look, USABLE, unknown},
         layout::SegmentName,
         ledger::{Ledger, Millis, Reason},
+        schedule,
         session::{Other, Session},
+        transaction,
     },
 };
 use futures_util::{StreamExt, stream};
@@ -123,7 +125,7 @@ impl Shard {
                 let enough = demand.want.saturating_sub(ledger.depth(now).ready).max(1);
                 self.fetch(ledger, look, enough, &[]).await?;
             }
-            extra.extend(self.slots(ledger, now));
+            extra.extend(schedule::slots(ledger, now));
             extra.extend(self.open(ledger, now).await?);
             extra.extend(self.recover(desk, ledger, session.as_deref(), now).await);
             // An idle process keeps no session: it is made when there is something to claim.
@@ -216,7 +218,7 @@ impl Shard {
                 .buffered(READS);
             let mut reads = std::pin::pin!(reads);
             while let Some((name, read)) = reads.next().await {
-                match self.found(ledger, &name, read?, moment).await {
+                match found(self, ledger, &name, read?, moment).await {
                     Some(found) => {
                         let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
                         ahead.push(Ahead { name, age: look.age, found });
@@ -229,27 +231,6 @@ impl Shard {
             }
         }
         Ok(())
-    }
-
-    /// What a segment that was read is to its ledger; none if it cannot be taken in now.
-    async fn found(&self, ledger: &Ledger, name: &SegmentName, read: Read, now: Moment) -> Option<Found> {
-        match read {
-            Read::Loaded(loaded) => match loaded.table.txn {
-                None => return Some(Found::Loaded(loaded)),
-                Some(txn) => return self.decided(ledger, name, txn, Found::Loaded(loaded), now).await,
-            },
-            Read::Damaged(why) => {
-                tracing::error!(segment = %name.id, %why, "a damaged segment goes to the dead letters as it is");
-                return Some(Found::Bury(Reason::Damaged));
-            }
-            Read::Missing => {}
-            Read::Later(format) => {
-                tracing::warn!(segment = %name.id, format, "a segment of a later format is left for a later version");
-            }
-        }
-        // It must not hide what comes after it.
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).insert(name.id, now.plus(LEFT));
-        None
     }
 
     /// What was read and may still be used.
@@ -342,4 +323,25 @@ fn demand(pending: &[Pending]) -> Option<Demand> {
         }
     }
     all
+}
+
+/// What a segment that was read is to its ledger; none if it cannot be taken in now.
+async fn found(shard: &Shard, ledger: &Ledger, name: &SegmentName, read: Read, now: Moment) -> Option<Found> {
+    match read {
+        Read::Loaded(loaded) => match loaded.table.txn {
+            None => return Some(Found::Loaded(loaded)),
+            Some(txn) => return transaction::decided(shard, ledger, name, txn, Found::Loaded(loaded), now).await,
+        },
+        Read::Damaged(why) => {
+            tracing::error!(segment = %name.id, %why, "a damaged segment goes to the dead letters as it is");
+            return Some(Found::Bury(Reason::Damaged));
+        }
+        Read::Missing => {}
+        Read::Later(format) => {
+            tracing::warn!(segment = %name.id, format, "a segment of a later format is left for a later version");
+        }
+    }
+    // It must not hide what comes after it.
+    shard.left.lock().unwrap_or_else(PoisonError::into_inner).insert(name.id, now.plus(LEFT));
+    None
 }

@@ -376,19 +376,17 @@ fn info(schedule: &Schedule) -> ScheduleInfo {
     }
 }
 
-impl Shard {
-    /// Slots of schedules that are due.
-    pub(super) fn slots(&self, ledger: &Ledger, now: Millis) -> Vec<Op> {
-        let mut ops = Vec::new();
-        for schedule in &ledger.schedules {
-            if schedule.paused || schedule.next.is_none_or(|next| next > now) {
-                continue;
-            }
-            match Spec::read(&schedule.spec) {
-                Ok(spec) => ops.extend(due(schedule, &spec, now).map(|due| Op::Insert(Arc::new(due)))),
-                Err(error) => tracing::error!(%error, schedule = %schedule.name, "a schedule cannot be read"),
-            }
+/// Slots of a ledger's schedules that are due.
+pub(crate) fn slots(ledger: &Ledger, now: Millis) -> Vec<Op> {
+    let mut ops = Vec::new();
+    for schedule in &ledger.schedules {
+        if schedule.paused || schedule.next.is_none_or(|next| next > now) {
+            continue;
         }
-        ops
+        match Spec::read(&schedule.spec) {
+            Ok(spec) => ops.extend(due(schedule, &spec, now).map(|due| Op::Insert(Arc::new(due)))),
+            Err(error) => tracing::error!(%error, schedule = %schedule.name, "a schedule cannot be read"),
+        }
     }
+    ops
 }

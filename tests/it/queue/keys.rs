@@ -10,7 +10,7 @@ fn keyed(key: &str, args: &str) -> NewJob {
 }
 
 #[tokio::test]
-async fn a_limit_of_one_gives_order_and_a_changed_limit_holds_from_its_commit() {
+async fn a_limit_of_one_gives_order_and_a_changed_one_holds_at_once() {
     let world = World::new();
     let (first, second) = (world.queue(1).await, world.queue(2).await);
     first.keys().set_limit("k", 1).await.unwrap();
@@ -31,7 +31,7 @@ async fn a_limit_of_one_gives_order_and_a_changed_limit_holds_from_its_commit() 
 }
 
 #[tokio::test]
-async fn a_dead_process_leaks_no_slot_and_its_job_runs_before_those_behind_it() {
+async fn a_dead_process_leaks_no_slot_and_its_job_comes_first() {
     let world = World::new();
     let (dead, _stopped) = world.paused(1).await;
     let alive = world.queue(2).await;

@@ -102,7 +102,7 @@ async fn a_claim_that_waits_wakes_for_a_slot() {
 }
 
 #[tokio::test]
-async fn each_slot_runs_once_while_five_processes_come_and_go_and_clocks_are_changed() {
+async fn each_slot_runs_once_while_processes_come_and_go_and_clocks_change() {
     let world = World::new();
     let mut queues = futures_util::future::join_all((1..=5).map(|seed| world.queue(seed))).await;
     let schedule = NewSchedule::cron("*/20 * * * *", "Europe/Berlin", "x").look_back(6 * HOUR);
@@ -134,7 +134,7 @@ async fn each_slot_runs_once_while_five_processes_come_and_go_and_clocks_are_cha
 }
 
 #[tokio::test]
-async fn a_fleet_that_was_down_runs_missed_slots_only_if_they_are_backfilled_and_then_once() {
+async fn missed_slots_run_only_if_they_are_backfilled_and_then_once() {
     let world = World::new();
     let queue = world.queue(1).await;
     queue.schedules().add("s", NewSchedule::every(MINUTE, "x")).await.unwrap();

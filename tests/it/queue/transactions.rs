@@ -72,7 +72,7 @@ async fn a_job_waits_for_its_transaction_and_runs_if_it_is_committed() {
 }
 
 #[tokio::test]
-async fn a_coordinator_that_crashes_at_any_step_leaves_the_job_to_run_if_and_only_if_it_is_committed() {
+async fn wherever_a_coordinator_crashes_a_job_runs_only_if_it_is_committed() {
     let steps = [("/in/", false), (".txn-decisions/e/", false), (".txn-decisions/m/", true)];
     for (step, decides) in steps {
         for fault in [REFUSED, LOST] {
@@ -213,7 +213,7 @@ async fn a_request_in_one_transaction_is_not_that_of_another() {
 }
 
 #[tokio::test]
-async fn a_marker_that_names_segments_has_a_format_that_earlier_versions_refuse() {
+async fn a_marker_with_segments_has_a_format_that_earlier_versions_refuse() {
     let (world, coordinator, _worker) = world().await;
     let decisions = coordinator.decisions();
     for (segments, format) in [(vec![], 1), (vec!["default/queue/q/in/0/1/x-1".to_owned()], 2)] {

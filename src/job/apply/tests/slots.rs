@@ -156,7 +156,7 @@ fn a_schedule_and_a_limit_are_read_as_they_were_written() {
 }
 
 #[test]
-fn with_limit_one_a_job_that_has_run_before_comes_first_and_a_suspect_keeps_its_place() {
+fn with_limit_one_a_job_that_has_run_before_comes_first() {
     let mut bed = Bed::with(|policy| policy.key_limit = Some(1));
     let of = |key| Traits { key, due: NOW, ..Traits::default() };
     bed.absorb(facts_of(1, &[(3, of(7))]));

@@ -361,7 +361,12 @@ impl Model for Sessions {
             }
             // Its process is gone. By hand at any time; by the sweeper long after the end was proven, when nothing of it is on
             // its way any more.
-            Action::Delete if self.world.sweep && !state.believes() && !(state.over && state.late_create) => {
+            Action::Delete
+                if self.world.sweep
+                    && !state.believes()
+                    && state.renewal.is_none()
+                    && !(state.over && state.late_create) =>
+            {
                 state.session = None;
             }
             Action::Take if !state.taken && self.may_take(&state) => {

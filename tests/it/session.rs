@@ -182,7 +182,7 @@ async fn what_a_killed_process_held_can_be_taken_with_higher_fences_and_not_befo
     for number in 0..20 {
         assert!(take(&other, &format!("key-{number}")).await.is_none(), "believed in");
     }
-    let first = take_within(&world, &other, "key-0", secs(30)).await;
+    let first = take_within(&world, &other, "key-0", secs(90)).await;
     assert!(first > Some(fences[0]), "{first:?}");
     for number in 1..20 {
         let fence = take(&other, &format!("key-{number}")).await;

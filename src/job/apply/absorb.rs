@@ -278,6 +278,13 @@ pub(super) fn place(
     }
 }
 
+/// All jobs of a segment but `without`, unread.
+pub(crate) fn unread_of(facts: &Facts, without: &[u16]) -> Vec<Unread> {
+    let (mut runs, mut unread) = (Vec::new(), Vec::new());
+    place(&facts.runs, without, 0, 0, &mut runs, &mut unread);
+    unread
+}
+
 impl crate::job::ledger::Ledger {
     /// How many jobs of a key may run at once.
     pub(crate) fn key_limit(&self, key: u64) -> Option<u32> {

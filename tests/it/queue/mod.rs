@@ -6,6 +6,7 @@ mod dead;
 mod ending;
 mod events;
 mod inbox;
+mod mending;
 mod operating;
 mod processes;
 mod shared;

@@ -24,7 +24,7 @@ pub(super) async fn check(shared: &Arc<Shared>, object: &Object<'_>, cx: &Contex
     let below = object.name.as_str().strip_prefix(&object.folder.path).unwrap_or_default();
     let Some((queue, rest)) = below.split_once('/') else { return unknown() };
     let Some(queue) = super::queues::name_of(queue) else { return unknown() };
-    let core = shared.core(&Namespace::new(&object.folder.top)?, &queue)?;
+    let core = shared.core(&Namespace::new(object.folder.top.as_str())?, &queue)?;
     let name = object.name;
     match rest.split('/').next().unwrap_or_default() {
         "queue.json" => settings(&core, name, cx).await,
@@ -74,7 +74,7 @@ async fn settings(core: &Arc<Core>, name: &Name, cx: &Context) -> Result<Option<
 
 /// Each job is in one place, and what the ledger names is there.
 async fn of_ledger(core: &Arc<Core>, name: &Name) -> Result<Option<Finding>> {
-    let Some(fetched) = core.backend().get_oversized(name, &core.backend().coordination).await? else {
+    let Some(fetched) = core.backend().get(name).await? else {
         return Ok(None);
     };
     let ledger = match ledger::decode(&fetched.body) {

@@ -84,6 +84,11 @@ id! {
 }
 
 id! {
+    /// Names one session. Fresh with every one, and never used again.
+    SessionId, "a session id"
+}
+
+id! {
     /// Names one start of one machine: clocks that count from it share their origin.
     BootId, "a boot id"
 }

@@ -82,6 +82,10 @@ pub(crate) struct Release {
     /// Why, for the record that is kept in the store
     #[arg(long, value_name = "TEXT", requires = "force")]
     reason: Option<String>,
+    /// Of a lease that is held under a session, whose process is otherwise asked to give it back: take it away at once.
+    /// Two may run until that process has next renewed its session
+    #[arg(long, requires = "force")]
+    now: bool,
 }
 
 #[derive(Debug, Args)]
@@ -212,16 +216,24 @@ impl Release {
     async fn force(&self, config: &Config, reason: &str) -> Outcome {
         let opened = Embedded::existing(config).await?;
         let by = &config.owner.value;
-        let Some(forced) = opened.leases.force_release(&self.key, reason, by).await? else {
+        let forced = match self.now {
+            true => opened.leases.force_release_now(&self.key, reason, by).await?,
+            false => opened.leases.force_release(&self.key, reason, by).await?,
+        };
+        let Some(forced) = forced else {
             return Err(Failure::new(LOST, format!("there is nothing to release: nobody holds {}", self.key)));
         };
         let taken_from = forced.taken_from.as_ref().map(Holder::from);
-        let mut rows = vec![("released", self.key.to_string())];
+        let mut rows = vec![(if forced.asked { "asked_for" } else { "released" }, self.key.to_string())];
         rows.push((
-            "taken_from",
+            if forced.asked { "held_by" } else { "taken_from" },
             taken_from.as_ref().map_or_else(|| "not known".to_owned(), |holder| printable(&holder.owner)),
         ));
-        rows.push(("fence", format!("{}: refuse lower ones", forced.fence)));
+        match forced.asked {
+            true => rows
+                .push(("free", "when its process has next renewed its session, or the session has ended".to_owned())),
+            false => rows.push(("fence", format!("{}: refuse lower ones", forced.fence))),
+        }
         rows.push(("reason", reason.to_owned()));
         rows.push(("recorded", forced.recorded.clone()));
         if let Some(aside) = &forced.aside {
@@ -229,9 +241,9 @@ impl Release {
         }
         let released = Released {
             key: view::key(&self.key),
-            released: true,
+            released: !forced.asked,
             taken_from,
-            fence: Some(forced.fence.get()),
+            fence: Some(forced.fence.get()).filter(|_| !forced.asked),
             reason: Some(reason.to_owned()),
         };
         output::object(config.output.value, &released, &rows)?;

@@ -32,6 +32,10 @@ pub(crate) enum Command {
 pub(crate) struct Set {
     #[command(flatten)]
     values: Values,
+    /// Allow records of this format, which older versions refuse to change; 3 is what sessions need. You vouch for it: no older
+    /// version uses the store. Nothing has to be stopped, and it cannot be taken back
+    #[arg(long, value_name = "FORMAT", conflicts_with_all = ["all_processes_stopped"])]
+    record_format: Option<u32>,
     /// You vouch for it: every process that uses the store has been stopped for max_ttl + margin, or for the new
     /// max_txn_age + margin if that is longer
     #[arg(long)]
@@ -90,6 +94,9 @@ struct Shown {
     format: u32,
     revision: u64,
     epoch: u64,
+    /// The highest format of records that may be written, where an operator has raised it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    record_format: Option<u32>,
     /// Every shared setting, in milliseconds.
     #[serde(flatten)]
     shared: BTreeMap<String, u64>,
@@ -118,11 +125,13 @@ async fn show(config: &Config) -> Outcome {
         format: info.format,
         revision: info.revision,
         epoch: shared.epoch,
+        record_format: Some(shared.record_format).filter(|format| *format > 2),
         shared: shared.values().map(|(name, value)| (format!("{name}_ms"), millis(value))).collect(),
         probed_at: info.probed_at.map(|at| at.to_string()),
         probed_by: info.probed_by,
     };
     let mut rows = vec![("store", shown.store.clone()), ("epoch", shared.epoch.to_string())];
+    rows.extend(shown.record_format.map(|format| ("record_format", format.to_string())));
     rows.extend(values(&shared));
     let probed = shown.probed_at.clone().unwrap_or_else(|| "never".to_owned());
     rows.push(("probed_at", probed));
@@ -137,6 +146,16 @@ fn values(shared: &SharedSettings) -> impl Iterator<Item = (&'static str, String
 impl Set {
     async fn run(&self, config: &Config) -> Outcome {
         let change = self.values.change();
+        if let Some(format) = self.record_format {
+            if !change.is_empty() {
+                return Err(Failure::usage("allow a record format by itself: nothing has to be stopped for that"));
+            }
+            no_service(config)?;
+            let store = builder(config)?.must_exist().open().await?;
+            store.allow_record_format(format, &config.owner.value).await?;
+            output::say(format_args!("record format {format} is allowed; no process has to be started again"));
+            return show(config).await;
+        }
         if change.is_empty() {
             return Err(Failure::usage("say what to change, such as --max-ttl 2h; see leasehold store set --help"));
         }

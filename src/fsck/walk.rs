@@ -52,7 +52,7 @@ pub(crate) async fn run(
         if let Err(error) = look_around(backend, top, &folders, &mut report).await {
             fail(&mut report, &error);
         }
-        let walked = |folder: &Folder| matches!(folder.content, Content::Records | Content::Entries);
+        let walked = |folder: &Folder| matches!(folder.content, Content::Records | Content::Entries | Content::Filed);
         for (kind, folder) in folders.iter().filter(|(_, folder)| walked(folder)) {
             if let Err(error) = walk(backend, &***kind, folder, &options, &cx, &mut report).await {
                 fail(&mut report, &error);
@@ -132,7 +132,7 @@ async fn walk(
         }
         let of_kind = report.kinds.entry(kind.declaration().name).or_default();
         let (all, of_kind) = match folder.content {
-            Content::Entries => (&mut report.entries, &mut of_kind.entries),
+            Content::Entries | Content::Filed => (&mut report.entries, &mut of_kind.entries),
             _ => (&mut report.records, &mut of_kind.records),
         };
         *all += count;

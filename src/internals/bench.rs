@@ -47,6 +47,7 @@ impl Sample {
             beat,
             lasts: Some(ttl.as_duration()),
             boot: None,
+            session: None,
         });
         record.last_fence = Some(fence);
         record.hour = Some(Hour::of(expires)?);
@@ -81,6 +82,7 @@ impl Sample {
             time: Some(now),
             own: None,
             gone: None,
+            session_over: None,
             now: Moment::default(),
             host: false,
             boot: None,

@@ -54,6 +54,7 @@ fn record_body(body: Bytes) {
             time: Some(now),
             own: None,
             gone: None,
+            session_over: None,
             now: Moment::default(),
             host: true,
             boot: None,

@@ -5,12 +5,13 @@
 //! are public already.
 
 use crate::{
-    Fence, Hour, LeaseId, ProcessId, Result, Settings, Ttl, WriteId,
+    Fence, Hour, LeaseId, ProcessId, Result, SessionId, Settings, Ttl, WriteId,
     clock::{Moment, Timestamp},
     decision::{self, TxnId},
     lease::{
         ended::{self, State},
-        record::{Lease, Record},
+        plan::session,
+        record::{Lease, Record, SessionName},
     },
     storage::{
         Clocks,
@@ -77,18 +78,94 @@ pub fn standing(
                 beat: WriteId::from([0; 16]),
                 lasts: Some(lasts),
                 boot: None,
+                session: None,
             },
             beat_stamp,
         )),
     };
-    let known =
-        ended::Known { modified: None, time, own: None, gone: None, now: Moment::default(), host: false, boot: None };
+    let known = known(time);
     let bounds = ended::Bounds { max_clock_skew, max_ttl, stamp_slack: Some(stamp_slack) };
     Ok(match ended::judge(record.as_ref(), wall, &known, None, &bounds) {
         State::Free => Standing::Free,
         State::Held(_) => Standing::Held,
         State::MayHaveEnded(_) => Standing::MayHaveEnded,
         State::Ended(_) => Standing::Ended,
+    })
+}
+
+fn known(time: Option<Timestamp>) -> ended::Known {
+    ended::Known {
+        modified: None,
+        time,
+        own: None,
+        gone: None,
+        session_over: None,
+        now: Moment::default(),
+        host: false,
+        boot: None,
+    }
+}
+
+/// What the record of a session says about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SessionStanding {
+    /// For good.
+    Ended,
+    /// Making a record proves that it has ended.
+    Missing,
+    /// Whatever clocks say, until its record is cleared.
+    Alive,
+}
+
+/// What its record says about the session with this lease: the id of the lease that is there, or none, or no record.
+pub fn session_standing(there: Option<Option<LeaseId>>, lease: LeaseId) -> Result<SessionStanding> {
+    let record = match there {
+        None => None,
+        Some(there) => {
+            let stamp = Stamp { write_id: WriteId::from([1; 16]), revision: 1 };
+            let lease = there.map(|id| some_lease(id, None)).transpose()?;
+            Some(Record { lease, ..Record::without_lease(None, stamp, Timestamp::default()) })
+        }
+    };
+    let name = SessionName { id: SessionId::from([0; 16]), lease };
+    Ok(match session::standing(record.as_ref(), name) {
+        session::Standing::Ended => SessionStanding::Ended,
+        session::Standing::Missing => SessionStanding::Missing,
+        session::Standing::Alive => SessionStanding::Alive,
+    })
+}
+
+/// The settling rule for a lease that is held under a session, for a process that knows this one to have ended. Neither the
+/// latest clock nor a beat that was watched says anything about it.
+pub fn standing_under(session: LeaseId, over: Option<LeaseId>) -> Result<Standing> {
+    let name = |lease| SessionName { id: SessionId::from([0; 16]), lease };
+    let late = Timestamp::from_millis(4_000_000_000_000);
+    let record = held(some_lease(LeaseId::from([0; 16]), Some(name(session)))?, Timestamp::default());
+    let known = ended::Known { session_over: over.map(name), ..known(Some(late)) };
+    let bounds =
+        ended::Bounds { max_clock_skew: Duration::ZERO, max_ttl: Duration::ZERO, stamp_slack: Some(Duration::ZERO) };
+    let watched = Some(WriteId::from([0; 16]));
+    Ok(match ended::judge(Some(&record), late, &known, watched, &bounds) {
+        State::Ended(_) => Standing::Ended,
+        _ => Standing::Held,
+    })
+}
+
+fn some_lease(id: LeaseId, session: Option<SessionName>) -> Result<Lease> {
+    Ok(Lease {
+        id,
+        request_id: None,
+        owner: "".into(),
+        process: ProcessId::from([0; 16]),
+        note: None,
+        fence: Fence::new(1)?,
+        granted: Timestamp::default(),
+        expires: Timestamp::default(),
+        ttl: Ttl::MIN,
+        beat: WriteId::from([0; 16]),
+        lasts: Some(Duration::ZERO),
+        boot: None,
+        session,
     })
 }
 

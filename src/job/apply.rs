@@ -24,7 +24,7 @@ mod track;
 mod verbs;
 mod work;
 
-pub(crate) use absorb::HORIZON;
+pub(crate) use absorb::{HORIZON, unread_of};
 pub(crate) use answer::{Answer, Answered, Home};
 pub(crate) use claim::Taken;
 pub(crate) use doubt::{Attempt, Verdict, verdict};

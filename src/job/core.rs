@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) tasks: TaskTracker,
     pub(crate) ids: Mutex<RisingIds>,
     pub(crate) counters: Arc<Counters>,
+    /// Dead letters that this process has dropped because a queue had too many.
+    pub(crate) dead_dropped: std::sync::atomic::AtomicU64,
     /// What workers have in hand.
     pub(crate) beside: Arc<Beside>,
     queues: Mutex<HashMap<(Namespace, String), Arc<Core>>>,
@@ -91,6 +93,7 @@ impl Shared {
             tasks: TaskTracker::new(),
             ids: Mutex::default(),
             counters,
+            dead_dropped: std::sync::atomic::AtomicU64::default(),
             beside: Arc::default(),
             queues: Mutex::default(),
         })
@@ -110,6 +113,7 @@ impl Shared {
                 settings: tokio::sync::Mutex::new(None),
                 shards: Mutex::default(),
                 turn: AtomicUsize::new(0),
+                room: super::capacity::Room::default(),
                 news: Notify::new(),
             })
         });
@@ -169,6 +173,8 @@ pub(crate) struct Core {
     settings: tokio::sync::Mutex<Option<Arc<Known>>>,
     shards: Mutex<BTreeMap<u8, Arc<Shard>>>,
     turn: AtomicUsize,
+    /// How full the queue is, if it has a capacity.
+    pub(crate) room: super::capacity::Room,
     /// Something was enqueued or has come back in this process.
     pub(crate) news: Notify,
 }
@@ -270,7 +276,9 @@ impl Core {
         let before = self.settings_now().await?;
         let settings = to(&before.record().settings);
         settings.validate()?;
-        self.make_ledgers(0..settings.shards, before.revision(), &settings).await?;
+        // Only those of new shards: one that is missing below was lost, and an empty one in its place would lose jobs.
+        let ever = before.record().shards_ever;
+        self.make_ledgers(ever..settings.shards.max(ever), before.revision(), &settings).await?;
         let mut kept = self.settings.lock().await;
         let base = Some(Arc::new(before.seen.clone()));
         let mut change: Change<QueueSlot, ()> = Change::new(self.backend(), self.slot(), base, self.patience());

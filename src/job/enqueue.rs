@@ -4,6 +4,7 @@
 //! write id that was sent: otherwise two segments would be one.
 
 use super::{
+    capacity::admit,
     core::{Core, Known},
     id::{Class, JobId, SegmentId},
     layout::{Minute, Place, SegmentName},
@@ -21,10 +22,6 @@ use futures_util::future::{BoxFuture, join_all};
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-/// Jobs in one segment at the most.
-const JOBS: usize = 2000;
-/// About so many bytes go into one segment; a job that is larger has one of its own.
-const BYTES: usize = 4 << 20;
 /// How long one name is sent.
 const SENDING: Duration = Duration::from_secs(60);
 /// What is due within this goes to the inbox all the same: the folder of what is due later is looked at once a minute.
@@ -96,6 +93,7 @@ pub struct Enqueue {
     jobs: Vec<NewJob>,
     request_id: Option<String>,
     txn: Option<TxnId>,
+    wait: Duration,
 }
 
 /// One job on its way into a queue; await it.
@@ -120,7 +118,7 @@ pub struct Enrolled {
 
 impl Enqueue {
     pub(crate) fn new(core: Arc<Core>, jobs: Vec<NewJob>) -> Self {
-        Self { core, jobs, request_id: None, txn: None }
+        Self { core, jobs, request_id: None, txn: None, wait: Duration::ZERO }
     }
 
     /// The caller's own name for this call, which makes it safe to repeat: the same call with the same id has the same job
@@ -140,7 +138,21 @@ impl Enqueue {
     }
 }
 
+impl Enqueue {
+    /// Waits for so long for room in a queue that is full; without it, a full queue refuses at once.
+    pub fn wait_for_room(mut self, longest: Duration) -> Self {
+        self.wait = longest;
+        self
+    }
+}
+
 impl EnqueueOne {
+    /// Waits for so long for room in a queue that is full; see [`Enqueue::wait_for_room`].
+    pub fn wait_for_room(mut self, longest: Duration) -> Self {
+        self.0 = self.0.wait_for_room(longest);
+        self
+    }
+
     pub(crate) fn new(core: Arc<Core>, job: NewJob) -> Self {
         Self(Enqueue::new(core, vec![job]))
     }
@@ -209,6 +221,8 @@ struct Part {
     /// Their places in the call.
     places: Vec<usize>,
     weight: usize,
+    /// The queue that had no room for them.
+    source: Option<String>,
 }
 
 /// What all segments of a call have in common.
@@ -221,7 +235,8 @@ struct Call<'a> {
 }
 
 async fn enqueue(call: Enqueue) -> Result<Enrolled, EnqueueError> {
-    let Enqueue { core, jobs, request_id, txn } = call;
+    let Enqueue { core: asked, jobs, request_id, txn, wait } = call;
+    let core = Arc::clone(&asked);
     let count = jobs.len();
     if count == 0 {
         return Ok(Enrolled::default());
@@ -232,13 +247,17 @@ async fn enqueue(call: Enqueue) -> Result<Enrolled, EnqueueError> {
     };
     core.shared.activity.touch(&*core.backend().clock);
     let weight = u64::try_from(jobs.iter().map(NewJob::weight).sum::<usize>()).unwrap_or(0);
+    let due_now = jobs.iter().filter(|job| job.due == super::new::Due::Now).count();
+    let core = admit(&core, due_now as u64, wait).await.map_err(|error| failed(error, count))?;
+    let source = (!Arc::ptr_eq(&core, &asked)).then(|| asked.name.as_ref().to_owned());
     let settings = core.settings().await.map_err(|error| failed(error, count))?;
     // A wrong clock of this machine must not put off what is due now.
     if core.backend().store_time().is_none() {
         core.backend().ask_time().await.map_err(|error| failed(error, count))?;
     }
     let now = core.backend().store_time().unwrap_or_else(|| core.backend().clock.wall());
-    let parts = split(&core, &settings, jobs, now, request.as_deref()).map_err(|error| failed(error, count))?;
+    let mut parts = split(&core, &settings, jobs, now, request.as_deref()).map_err(|error| failed(error, count))?;
+    parts.iter_mut().for_each(|part| part.source.clone_from(&source));
     let call = Call { request: request.as_deref(), txn, now };
     let sends = parts.into_iter().enumerate().map(|(number, part)| {
         let core = &core;
@@ -280,6 +299,8 @@ async fn enqueue(call: Enqueue) -> Result<Enrolled, EnqueueError> {
 /// Jobs of one shard, class and due hour go together, as many as fit.
 fn split(core: &Core, settings: &Known, jobs: Vec<NewJob>, now: Timestamp, request: Option<&str>) -> Result<Vec<Part>> {
     let record = settings.record();
+    let most = usize::from(record.settings.segment_jobs);
+    let bytes = usize::try_from(record.settings.segment_bytes).unwrap_or(usize::MAX);
     // A call goes into one shard; the next one into the next.
     let turn = core.next_turn() % usize::from(record.settings.shards);
     let turn = match request {
@@ -299,10 +320,11 @@ fn split(core: &Core, settings: &Known, jobs: Vec<NewJob>, now: Timestamp, reque
         let later = Some(row.due).filter(|due| request.is_none() && *due > now.plus(SOON));
         let hour = later.map(|due| due.as_millis().div_euclid(3_600_000));
         let open = open.entry((shard, class, hour)).or_insert(usize::MAX);
-        let fits = parts.get(*open).is_some_and(|part| part.jobs.len() < JOBS && part.weight + weight <= BYTES);
+        let fits = parts.get(*open).is_some_and(|part| part.jobs.len() < most && part.weight + weight <= bytes);
         if !fits {
             *open = parts.len();
-            parts.push(Part { shard, class, later, jobs: Vec::new(), places: Vec::new(), weight: 0 });
+            let (jobs, places) = (Vec::new(), Vec::new());
+            parts.push(Part { shard, class, later, jobs, places, weight: 0, source: None });
         }
         let part = &mut parts[*open];
         part.later = part.later.zip(later).map(|(known, due)| known.min(due));
@@ -339,7 +361,7 @@ fn prepare(core: &Core, part: &Part, number: u32, call: Call<'_>) -> Result<Send
         made: now,
         txn: txn.map(TxnId::to_bytes),
         request: request.is_some(),
-        source: None,
+        source: part.source.clone(),
         pack: core.shared.options.pack,
     };
     let encoded = encode(&head, &part.jobs)?;

@@ -1,14 +1,10 @@
 //! Queues as a kind of record: what the sweeper, fsck and `store.json` know of them.
 
-use super::{
-    core::Shared,
-    layout::{Layout, Listed},
-    ledger,
-};
+use super::{core::Shared, layout::Layout, settings::QueueSlot};
 use crate::{
     Hour, Namespace, Result,
-    kind::{Chore, Content, Context, Damage, Declaration, Entry, Finding, Folder, Kind, Object, Rules, Step, Verdict},
-    storage::Name,
+    kind::{Chore, Content, Context, Declaration, Entry, Finding, Folder, Kind, Object, Rules, Step, Verdict},
+    storage::cas,
 };
 use async_trait::async_trait;
 use std::sync::Arc;
@@ -79,46 +75,59 @@ impl Kind for JobKind {
                     None => Ok(Step::More),
                 };
             }
+            if let Some(name) = super::queues::name_of(&queue).filter(|_| !cx.dry_run())
+                && self.keep_to_the_cap(&chore.name, &name).await? == Step::More
+            {
+                return Ok(Step::More);
+            }
         }
         Ok(Step::Done)
     }
 
-    async fn check(&self, object: &Object<'_>, _cx: &Context) -> Result<Option<Finding>> {
-        let below = object.name.as_str().strip_prefix(&object.folder.path).unwrap_or_default();
-        let Some((queue, rest)) = below.split_once('/') else { return Ok(Some(Finding::unknown(object.name))) };
-        let queue = match crate::Key::from_name(queue) {
-            Ok(crate::Decoded::Key(key)) => String::from_utf8_lossy(key.as_bytes()).into_owned(),
-            _ => return Ok(Some(Finding::unknown(object.name))),
-        };
-        let folder = rest.split('/').next().unwrap_or_default();
-        match folder {
-            "ledger" => self.check_ledger(object.name).await,
-            "queue.json" | "dead" => Ok(None),
-            "in" | "at" | "seg" => {
-                let layout = Layout::new(&object.folder.top, &queue)?;
-                let ours = layout.parse(object.name.as_str()) != Listed::Foreign
-                    || layout.parse_seg(object.name.as_str()).is_some();
-                Ok((!ours).then(|| Finding::unknown(object.name)))
-            }
-            _ => Ok(Some(Finding::unknown(object.name))),
-        }
+    async fn check(&self, object: &Object<'_>, cx: &Context) -> Result<Option<Finding>> {
+        super::check::check(&self.0, object, cx).await
     }
 }
 
 impl JobKind {
-    async fn check_ledger(&self, name: &Name) -> Result<Option<Finding>> {
-        let Some(fetched) = self.0.backend.get(name).await? else { return Ok(None) };
-        Ok(match ledger::decode(&fetched.body) {
-            Ok(ledger) => ledger.check().err().map(|why| {
-                Finding::new(Damage::Unreadable, name, why).advise("its jobs are not all in one place: report this")
-            }),
-            Err(ledger::Unusable::Later(format)) => {
-                Some(Finding::new(Damage::LaterFormat, name, format!("format {format}")).harmless())
+    /// Deletes one bulk of the oldest dead letters of a queue that has more than it may keep.
+    async fn keep_to_the_cap(&self, namespace: &str, queue: &str) -> Result<Step> {
+        let backend = &self.0.backend;
+        let layout = Arc::new(Layout::new(namespace, queue)?);
+        let slot = QueueSlot { layout: Arc::clone(&layout), queue: queue.into() };
+        let Some(seen) = cas::read(backend, &slot).await? else { return Ok(Step::Done) };
+        let settings = &seen.record().settings;
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let (page, more) = backend.objects(&layout.dead(), after.as_ref(), 1000).await?;
+            after = page.last().map(|object| object.name.clone());
+            all.extend(
+                page.into_iter().filter_map(|object| Some((layout.parse_letters(object.name.as_str())?, object))),
+            );
+            if !more || after.is_none() {
+                break;
             }
-            Err(ledger::Unusable::Damaged(why)) => Some(
-                Finding::new(Damage::Unreadable, name, why)
-                    .advise("nothing is run from this shard until the ledger is made again"),
-            ),
-        })
+        }
+        // Those that expire first are the oldest, but for kinds that are kept for other times.
+        all.sort_by(|(one, a), (other, b)| (one.hour, a.modified).cmp(&(other.hour, b.modified)));
+        let mut jobs: u64 = all.iter().map(|(name, _)| u64::from(name.jobs)).sum();
+        let mut bytes: u64 = all.iter().map(|(_, object)| object.size).sum();
+        let (mut names, mut dropped) = (Vec::new(), 0);
+        for (name, object) in all {
+            if (jobs <= settings.dead_jobs && bytes <= settings.dead_bytes) || names.len() >= 1000 {
+                break;
+            }
+            jobs -= u64::from(name.jobs);
+            bytes -= object.size;
+            dropped += u64::from(name.jobs);
+            names.push(object.name);
+        }
+        if names.is_empty() {
+            return Ok(Step::Done);
+        }
+        tracing::warn!(queue, dropped, "a queue has more dead letters than it may keep: the oldest were dropped");
+        let deleted = backend.delete(&names).await;
+        self.0.dead_dropped.fetch_add(dropped, std::sync::atomic::Ordering::Relaxed);
+        deleted.error.map_or(Ok(Step::More), Err)
     }
 }

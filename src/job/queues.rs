@@ -24,6 +24,17 @@ impl Queues {
         Ok(names)
     }
 
+    /// Makes the ledgers of a queue again that were lost, from the segments that are there. Jobs may run twice; none is lost.
+    /// Stop its workers first if you can: what runs now runs again.
+    pub async fn rebuild(&self, name: impl AsRef<str>) -> Result<super::Rebuilt> {
+        super::rebuild::rebuild(&self.queue(name)?.core).await
+    }
+
+    /// How many dead letters this process has dropped because a queue had more than it may keep.
+    pub fn dead_dropped(&self) -> u64 {
+        self.shared.dead_dropped.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     /// A queue of this namespace. Nothing is sent.
     pub fn queue(&self, name: impl AsRef<str>) -> Result<Queue> {
         Queue::new(&self.shared, self.namespace.clone(), name.as_ref())

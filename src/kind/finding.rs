@@ -22,6 +22,8 @@ pub enum Damage {
     LaterFormat,
     /// Written by an earlier version, under a name that this one neither reads nor deletes.
     OlderLayout,
+    /// What an entry stands for has ended together with what it hung on, and was not tidied yet.
+    EndedWithOther,
 }
 
 impl Damage {
@@ -34,6 +36,7 @@ impl Damage {
             Self::UnknownName => "unknown_name",
             Self::LaterFormat => "later_format",
             Self::OlderLayout => "older_layout",
+            Self::EndedWithOther => "ended_with_other",
         }
     }
 }

@@ -30,6 +30,8 @@ pub enum Content {
     Records,
     /// Index entries, in one folder for each hour: walked by the sweeper and looked at by fsck.
     Entries,
+    /// Index entries that are not filed by the hour: looked at by fsck, and tidied by chores of their kind.
+    Filed,
     /// Copies that were set aside: not looked at.
     Aside,
     /// Objects right in here, beside the other folders, are of an earlier layout: left alone, and named by fsck.

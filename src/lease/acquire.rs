@@ -5,7 +5,8 @@ use super::{
     engine::Engine,
     keys::KeyEntry,
     late::free_late,
-    operation::{Intent, Operation, Swapped, file},
+    operation::{Intent, Operation, Swapped, file, file_under},
+    others,
     plan::{self, Now, Wanted},
     release::resolve_doubt,
     state::KeyState,
@@ -68,12 +69,12 @@ async fn acquire_by(
         return Ok(again.map_or(Acquired::Held(held), Acquired::Granted));
     }
     let first = read_and_file(operation, request, ttl, now).await?;
-    operation.second_look(watched).await?;
+    others::second_look(operation, watched).await?;
     let (mut takes_over, mut held) = (false, None);
     let swapped = operation.swap(first, |view| {
         engine.check_clock(view.readings.now.wall)?;
         takes_over = matches!(view.state(watched), State::Ended(_));
-        let plan = plan::grant(view, Wanted { request, ttl, id }, watched)?;
+        let plan = plan::grant(view, Wanted { request, ttl, id, under: request.under() }, watched)?;
         held = matches!(plan, plan::Plan::Stop(())).then(|| engine.held_by(view));
         Ok(plan)
     });
@@ -95,7 +96,7 @@ async fn acquire_by(
             // only asked for again is not ours alone to free.
             let late = operation.known().lease();
             if let (Err(_), Some(lease)) = (&granted, late.filter(|lease| lease.id == id)) {
-                free_late(engine, &operation.entry, lease.id, lease.beat);
+                free_late(engine, &operation.entry, lease);
             }
             granted.map(Acquired::Granted)
         }
@@ -110,7 +111,9 @@ pub(super) fn start_grant(
     id: LeaseId,
 ) -> Operation {
     let keep = request.request_id.is_some();
-    Operation::new(engine, entry, state).intends(Intent::Grant { id, keep }, resolve_doubt)
+    let mut operation = Operation::new(engine, entry, state).intends(Intent::Grant { id, keep }, resolve_doubt);
+    operation.under = [request.under().map(|under| under.name), None];
+    operation
 }
 
 /// Grants the lease again that this very request was granted before, if it is alive; never a new one.
@@ -132,18 +135,23 @@ async fn read_and_file(operation: &mut Operation, request: &Request, ttl: Ttl, n
         Known::Nothing if request.request_id.is_some() => operation.read().await?,
         Known::Nothing => {
             let expires = ttl.expiry(now.wall)?;
-            let hour = Hour::of(expires)?;
+            let (hour, under) = (Hour::of(expires)?, request.under());
             let (engine, slot) = (&operation.engine, &operation.entry.slot);
             let time = engine.backend.latest_stamp();
-            let (there, filed) = tokio::join!(
-                biased;
-                cas::read(&engine.backend, slot),
-                file(engine, slot, hour, expires)
-            );
+            let filing = async {
+                match under {
+                    Some(under) => file_under(engine, slot, under.name, under.expires).await,
+                    None => file(engine, slot, hour, expires).await,
+                }
+            };
+            let (there, filed) = tokio::join!(biased; cas::read(&engine.backend, slot), filing);
             operation.state().learn(there?)?;
             operation.state().time = time;
             if filed.is_ok() {
-                operation.state().indexed = Some(hour);
+                match under {
+                    Some(under) => operation.state().indexed_under = Some(under.name.id),
+                    None => operation.state().indexed = Some(hour),
+                }
                 return Ok(Some(now));
             }
         }

@@ -3,7 +3,8 @@
 use super::{
     LeaseKind, layout,
     mend::{Closed, Damaged, MaybeDamaged, MendSlot, make_record, mend},
-    operation::file,
+    operation::{file, file_under},
+    others,
     record::{self, KeySlot},
 };
 use crate::{
@@ -53,7 +54,10 @@ impl LeaseKind {
         }
         let Some(lease) = &seen.record().lease else { return Ok(None) };
         let hour = Hour::of(lease.expires)?;
-        let entry = layout::entry(&slot.namespace, &slot.key, hour);
+        let entry = match lease.session {
+            Some(session) => layout::session_entry(&slot.namespace, &slot.key, session.id),
+            None => layout::entry(&slot.namespace, &slot.key, hour),
+        };
         if self.engine.backend.get(&entry).await?.is_some() {
             return Ok(None);
         }
@@ -68,7 +72,10 @@ impl LeaseKind {
             return Ok(Some(missing));
         }
         // A hint: whatever became of the lease meanwhile, one too many does no harm.
-        file(&self.engine, &slot, hour, lease.expires).await?;
+        match lease.session {
+            Some(session) => file_under(&self.engine, &slot, session, lease.expires).await?,
+            None => file(&self.engine, &slot, hour, lease.expires).await?,
+        }
         Ok(Some(missing.repaired("the entry was written")))
     }
 
@@ -94,6 +101,12 @@ impl LeaseKind {
         let Some(by) = repair else {
             return Ok(Some(found.advise("leasehold fsck --repair moves it aside; the key stays closed for as long as somebody may believe in the old lease")));
         };
+        if others::may_hold(&self.engine, slot).await? {
+            return Ok(Some(found.advise(
+                "it may be held under a session, whose process would not notice that it was replaced: end that process, or \
+                 vouch that the key is not held: leasehold release KEY --force --reason TEXT",
+            )));
+        }
         let of_key = self.engine.keys.get(&slot.namespace, &slot.key);
         let reason = format!("fsck: {}", found.detail);
         match mend(&self.engine, &of_key, &reason, by, Closed::WhileSomebodyMayBelieve).await {

@@ -80,6 +80,16 @@ impl Leases {
     }
 }
 
+/// An election whose leader leads for as long as the session of these leases lives.
+pub(crate) fn election_under<K>(leases: Leases, name: K, candidate: impl Into<String>) -> Result<Election>
+where
+    K: TryInto<Key>,
+    K::Error: Into<Error>,
+{
+    let key = name.try_into().map_err(Into::into)?;
+    Ok(Election { leases, key, request: Request::default().owner(candidate) })
+}
+
 impl Election {
     /// A word to those who follow, such as the address at which the leader is reached; up to 4 KiB.
     #[must_use]

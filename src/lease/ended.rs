@@ -6,8 +6,11 @@
 //!
 //! All of it may be late and is never early: a holder reads its monotonic clock before it sends a grant or a renewal, and
 //! stops to believe when `lasts` has passed since.
+//!
+//! A lease that is held under a session has no end of its own: it has ended when its session has, and that must be proven
+//! ([`Known::session_over`]). No clock ends it, and nobody's watching.
 
-use super::record::{Boot, Lease, Record};
+use super::record::{Boot, Lease, Record, SessionName};
 use crate::{
     BootId, WriteId,
     clock::{Moment, Timestamp},
@@ -59,6 +62,8 @@ pub(crate) struct Known {
     pub(crate) own: Option<(WriteId, Moment)>,
     /// A beat whose process was found to have ended.
     pub(crate) gone: Option<WriteId>,
+    /// A session whose end was proven: see [`super::others`].
+    pub(crate) session_over: Option<SessionName>,
     pub(crate) now: Moment,
     /// Whether leases end by the clock of the host, as in a local directory, and which start of it this process counts from.
     pub(crate) host: bool,
@@ -160,6 +165,9 @@ pub(crate) fn judge<'a>(
     let Some((record, lease)) = record.and_then(|record| Some((record, record.lease.as_ref()?))) else {
         return State::Free;
     };
+    if let Some(session) = lease.session {
+        return if known.session_over == Some(session) { State::Ended(lease) } else { State::Held(lease) };
+    }
     if watched == Some(lease.beat) {
         return State::Ended(lease);
     }

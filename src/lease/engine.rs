@@ -5,9 +5,11 @@ use super::{
     ended::{self, Bounds, State},
     keeper::Keeper,
     keys::{KeyEntry, Keys},
+    living::Unsettled,
     loss::{Losses, Lost},
     plan::{Facts, Now, Readings, Rules, View},
-    record::{KeySlot, Lease, Record},
+    record::{KeySlot, Lease, Record, SessionName},
+    sessions::Sessions,
     settings::{LeaseSettings, Limits, Shared},
     state::KeyState,
     types::{Held, Holder, Status},
@@ -21,7 +23,13 @@ use crate::{
     storage::Backend,
     sweep::Activity,
 };
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 use tokio_util::task::TaskTracker;
 
 /// What the leases of one opened store share.
@@ -39,6 +47,9 @@ pub(crate) struct Engine {
     pub(crate) leftovers: TaskTracker,
     pub(super) keeper: Arc<Keeper>,
     losses: Losses,
+    pub(super) sessions: Sessions,
+    /// The highest record format that the store allows.
+    record_format: AtomicU32,
 }
 
 impl Engine {
@@ -48,7 +59,7 @@ impl Engine {
         settings: LeaseSettings,
         activity: Arc<Activity>,
     ) -> Arc<Self> {
-        let Shared { epoch, max_clock_skew, max_ttl } = shared;
+        let Shared { epoch, max_clock_skew, max_ttl, record_format } = shared;
         let host = backend.is_on_this_host();
         let rules = Rules {
             process: ProcessId::random(&*backend.generator),
@@ -64,6 +75,8 @@ impl Engine {
             keys: Keys::new(settings.cached_keys),
             keeper: Arc::default(),
             losses: Losses::default(),
+            sessions: Sessions::default(),
+            record_format: AtomicU32::new(record_format),
             runtime: tokio::runtime::Handle::current(),
             leftovers: TaskTracker::new(),
             backend,
@@ -123,6 +136,28 @@ impl Engine {
         self.backend.check_clock(self.rules.max_clock_skew, wall)
     }
 
+    /// The store allows this record format from now on.
+    pub(crate) fn allow(&self, record_format: u32) {
+        self.record_format.fetch_max(record_format, Relaxed);
+    }
+
+    /// The highest record format that the store is known to allow.
+    pub(crate) fn record_format(&self) -> u32 {
+        self.record_format.load(Relaxed)
+    }
+
+    /// Refuses to write a format that the store does not allow: older versions may use it.
+    pub(super) fn must_allow(&self, record_format: u32) -> Result<()> {
+        let allowed = self.record_format();
+        if allowed >= record_format {
+            return Ok(());
+        }
+        Err(Error::config(format!(
+            "this store allows record format {allowed}, and leases under a session need {record_format}: once every process \
+             that uses the store is new enough, an operator allows it: leasehold store set --record-format {record_format}"
+        )))
+    }
+
     /// How long an operation goes on trying.
     pub(super) fn operation_timeout(&self) -> Duration {
         3 * self.settings.request_timeout
@@ -174,8 +209,12 @@ impl Engine {
     }
 
     /// When a lease that is held can have ended, by both witnesses or, where there is no second one, by watching it.
-    fn free_in(&self, view: &View<'_>) -> Duration {
+    pub(super) fn free_in(&self, view: &View<'_>) -> Duration {
         let Some((record, lease)) = view.facts.record.zip(view.lease()) else { return Duration::ZERO };
+        if let Some(session) = lease.session {
+            let until = self.sessions.seen(session).map_or(view.readings.now.moment, |seen| seen.until);
+            return until.since(view.readings.now.moment);
+        }
         let bounds = view.bounds();
         let second = self.second_waits(view, record, lease);
         let second = second.unwrap_or_else(|| ended::watch_for(lease, &bounds));
@@ -208,8 +247,13 @@ impl Engine {
     }
 
     /// Frees a lease in a task of its own, again and again until that has worked.
-    pub(super) fn retry_soon<F>(self: &Arc<Self>, entry: &Arc<KeyEntry>, free: impl Fn() -> F + Send + 'static)
-    where
+    /// Where it is held under a session, nothing expires by itself: for as long as that lives.
+    pub(super) fn retry_soon<F>(
+        self: &Arc<Self>,
+        entry: &Arc<KeyEntry>,
+        under: Option<SessionName>,
+        free: impl Fn() -> F + Send + 'static,
+    ) where
         F: Future<Output = Result<()>> + Send,
     {
         let (engine, entry) = (Arc::clone(self), Arc::clone(entry));
@@ -217,7 +261,13 @@ impl Engine {
             // For as long as the longest lease could still be there.
             let give_up = engine.now().moment.plus(engine.rules.max_ttl);
             let mut retries = 0;
+            let unsettled = under.and_then(|session| engine.sessions.of(session)).and_then(Unsettled::of);
             while let Err(error) = free().await {
+                if unsettled.as_ref().is_some_and(Unsettled::goes_on) {
+                    retries += 1;
+                    engine.backend.pause(retries).await;
+                    continue;
+                }
                 if !error.is_retryable() || engine.now().moment >= give_up {
                     tracing::warn!(key = %entry.slot.key, %error, "a lease that nobody wants could not be released: it will expire");
                     return;

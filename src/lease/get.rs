@@ -4,6 +4,7 @@ use super::{
     engine::{Engine, status},
     keys::KeyEntry,
     operation::Operation,
+    others,
     tell::{before, fail_others, tell_others, turn},
     tries::{Asked, Turn},
     types::Status,
@@ -37,7 +38,7 @@ pub(super) async fn get(engine: &Arc<Engine>, entry: &Arc<KeyEntry>) -> Result<S
 }
 
 async fn clear(operation: &mut Operation) -> Result<()> {
-    operation.second_look(None).await?;
+    others::second_look(operation, None).await?;
     if operation.clear(None, false).await? {
         operation.engine.counters.cleared_by_operation(1);
     }

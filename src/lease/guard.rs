@@ -1,6 +1,7 @@
 //! A lease that is kept alive, and that says when it is lost.
 
 use super::{
+    alive::Alive,
     engine::Engine,
     keeper::{Kept, TimerKey, guarded, pause_after_failure},
     keys::KeyEntry,
@@ -8,6 +9,7 @@ use super::{
     release::{release, release_soon},
     renew::try_renew,
     types::Grant,
+    under::HeldUnder,
 };
 use crate::{
     Fence, Key, Result,
@@ -20,7 +22,7 @@ use std::{
     future::poll_fn,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, atomic::Ordering::Relaxed},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, Weak, atomic::Ordering::Relaxed},
     task::Poll,
     time::Duration,
 };
@@ -55,7 +57,15 @@ use tokio_util::sync::CancellationToken;
 /// whether it worked.
 #[must_use = "dropping a guard releases its lease"]
 pub struct Guard {
-    state: Arc<GuardState>,
+    held: Held,
+}
+
+/// How a guard holds its lease.
+enum Held {
+    /// By renewing it.
+    Kept(Arc<GuardState>),
+    /// Under a session, which is renewed for all of them.
+    Under(Arc<HeldUnder>),
 }
 
 /// The part of a guard that its keeper sees, and that outlives it while a renewal is under way.
@@ -292,6 +302,11 @@ fn renew_at(grant: &Grant) -> Moment {
 
 impl Guard {
     pub(super) fn new(engine: &Arc<Engine>, entry: &Arc<KeyEntry>, grant: Grant, max_hold: Option<Duration>) -> Self {
+        let living = |session: &Weak<dyn Alive>| Some(session.upgrade()?.under().name);
+        if let Some(session) = &grant.session {
+            let living = living(session).and_then(|session| engine.sessions.of(session));
+            return Self { held: Held::Under(HeldUnder::new(engine, entry, living, &grant)) };
+        }
         let hold_until = max_hold.map(|longest| engine.now().moment.plus(longest));
         let renew_at = renew_at(&grant);
         let inner = Inner { grant, renew_at, due: None, loss: None, failing: None, closed: false, released: false };
@@ -304,28 +319,56 @@ impl Guard {
         });
         entry.guards.fetch_add(1, Relaxed);
         engine.keeper.keep(state.next(), Arc::clone(&state) as Arc<dyn Kept>, &engine.runtime, &engine.backend.clock);
-        Self { state }
+        Self { held: Held::Kept(state) }
+    }
+
+    /// How long this process may still believe in the lease.
+    pub(super) fn time_left(&self) -> Duration {
+        match &self.held {
+            Held::Kept(state) if state.is_lost() => Duration::ZERO,
+            Held::Kept(state) => state.time_left(),
+            Held::Under(held) => held.grant().time_left(),
+        }
+    }
+
+    fn token(&self) -> &CancellationToken {
+        match &self.held {
+            Held::Kept(state) => state.token(),
+            Held::Under(held) => held.token(),
+        }
     }
 
     /// The lease as it stands, with its current expiry.
     pub fn grant(&self) -> Grant {
-        self.state.grant()
+        match &self.held {
+            Held::Kept(state) => state.grant(),
+            Held::Under(held) => held.grant(),
+        }
     }
 
     /// The key.
     pub fn key(&self) -> Key {
-        self.state.lock().grant.key.clone()
+        match &self.held {
+            Held::Kept(state) => state.entry.slot.key.clone(),
+            Held::Under(held) => held.key().clone(),
+        }
     }
 
     /// The fence, the same for as long as the lease is held.
     pub fn fence(&self) -> Fence {
-        self.state.lock().grant.fence
+        match &self.held {
+            Held::Kept(state) => state.lock().grant.fence,
+            Held::Under(held) => held.fence(),
+        }
     }
 
     /// Whether this process may still believe in the lease. Looks at the clocks, not at the network: false as soon as
     /// time is up, also right after the process was paused.
     pub fn is_valid(&self) -> bool {
-        !self.state.is_lost()
+        match &self.held {
+            Held::Kept(state) => !state.is_lost(),
+            Held::Under(held) => !held.is_lost(),
+        }
     }
 
     /// The fence, if this process may still believe in the lease; otherwise an error of the kind
@@ -366,7 +409,7 @@ impl Guard {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output> {
-        let (mut work, mut told) = (pin!(work), pin!(self.state.token().cancelled()));
+        let (mut work, mut told) = (pin!(work), pin!(self.token().cancelled()));
         let done = poll_fn(|context| {
             // By the clocks as well: after a pause this may be polled before the keeper has seen what time it is.
             if told.as_mut().poll(context).is_ready() || !self.is_valid() {
@@ -381,19 +424,22 @@ impl Guard {
 
     /// Resolves when the lease is lost, with what is known about it.
     pub async fn lost(&self) -> Loss {
-        self.state.token().cancelled().await;
+        self.token().cancelled().await;
         self.loss()
     }
 
     /// How it was lost, once it is.
-    fn loss(&self) -> Loss {
-        let state = self.state.lock();
+    pub(super) fn loss(&self) -> Loss {
+        let state = match &self.held {
+            Held::Kept(state) => state.lock(),
+            Held::Under(held) => return held.loss(),
+        };
         state.loss.as_deref().cloned().unwrap_or_else(|| Loss::expired(None, Some(state.grant.fence)))
     }
 
     /// Cancelled when the lease is lost: for code that stops by a token. Cancelling it yourself changes nothing here.
     pub fn cancellation(&self) -> CancellationToken {
-        self.state.token().child_token()
+        self.token().child_token()
     }
 
     /// Gives the lease back, or to the one of this process that waits longest for it.
@@ -402,20 +448,33 @@ impl Guard {
     /// store; it is released in the background if that is possible, and expires if not. So it is if this is dropped
     /// before it has come to an end.
     pub async fn release(self) -> Result<()> {
-        self.state.close();
-        let id = self.state.lock().grant.id;
-        release(&self.state.engine, &self.state.entry, id).await?;
-        self.state.lock().released = true;
+        self.release_shared().await
+    }
+
+    /// Gives the lease back; the guard is of no use afterwards.
+    pub(super) async fn release_shared(&self) -> Result<()> {
+        let state = match &self.held {
+            Held::Kept(state) => state,
+            Held::Under(held) => return held.release().await,
+        };
+        state.close();
+        let id = state.lock().grant.id;
+        release(&state.engine, &state.entry, id).await?;
+        state.lock().released = true;
         Ok(())
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
+        let this = match &self.held {
+            Held::Kept(state) => state,
+            Held::Under(held) => return held.abandon(),
+        };
         // First and in any case: what is left in the store is not kept alive any more.
-        self.state.close();
+        this.close();
         let (id, left) = {
-            let state = self.state.lock();
+            let state = this.lock();
             // A renewal whose answer never came may have landed: then the lease is there although it counts as lost. One
             // with a request id may have been asked for again, from elsewhere, and be alive.
             let lost = state.loss.as_ref().is_some_and(|loss| loss.taken_by.is_some());
@@ -423,7 +482,7 @@ impl Drop for Guard {
             (state.grant.id, !state.released && ours)
         };
         if left {
-            release_soon(&self.state.engine, &self.state.entry, id);
+            release_soon(&this.engine, &this.entry, id, None);
         }
     }
 }

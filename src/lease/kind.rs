@@ -6,10 +6,11 @@ use super::{
     layout,
     operation::Operation,
     record, settings,
+    tidy::SessionFolders,
 };
 use crate::{
     Decoded, Error, Hour, Key, Namespace, Result,
-    kind::{Content, Context, Declaration, Entry, Finding, Kind, Object, Swept, Verdict},
+    kind::{Chore, Content, Context, Declaration, Entry, Finding, Kind, Object, Step, Swept, Verdict},
     storage::{Name, cas::Slot},
     sync::Locked as _,
 };
@@ -34,11 +35,14 @@ pub(crate) struct LeaseKind {
     pub(super) engine: Arc<Engine>,
     /// What could not be judged by clocks, by the record's name. Found unchanged for long enough, it has ended.
     watched: Mutex<BTreeMap<Name, Watched>>,
+    /// The folders of sessions that have ended.
+    pub(super) folders: SessionFolders,
 }
 
 impl LeaseKind {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
-        Self { engine, watched: Mutex::default() }
+        let folders = SessionFolders::new(engine.now().moment);
+        Self { engine, watched: Mutex::default(), folders }
     }
 
     fn watched(&self) -> MutexGuard<'_, BTreeMap<Name, Watched>> {
@@ -82,8 +86,17 @@ impl Kind for LeaseKind {
         let namespace = Namespace::trusted(&object.folder.top);
         match object.folder.content {
             Content::Records => self.check_record(object, namespace, cx.repairs()).await,
+            Content::Filed => self.check_session_entry(object, namespace, cx.repairs()).await,
             _ => self.check_entry(object, namespace, cx.repairs()).await,
         }
+    }
+
+    fn chores(&self, tops: &[String]) -> Vec<Chore> {
+        self.folders.chores(tops, self.engine.now().moment)
+    }
+
+    async fn step(&self, _chore: &Chore, cx: &Context) -> Result<Step> {
+        self.tidy(cx).await
     }
 
     fn swept(&self, swept: &Swept) {
@@ -108,11 +121,18 @@ impl Kind for LeaseKind {
         let view = operation.view_now();
         let session = layout::is_session(&entry.folder.top, &key);
         let Some(lease) = view.lease() else {
-            // The key of a session is never granted again: once it is free, its record is of no use to anybody.
+            // The key of a session is never granted again: once it is free, its record is of no use to anybody. Whatever is
+            // filed under it goes first.
+            let emptied =
+                layout::session_of(&entry.folder.top, &key).is_none_or(|id| self.folders.is_empty(id, dry_run));
+            if session && !emptied {
+                return Ok(Verdict::Kept);
+            }
             let delete = session && operation.state().record().is_some();
             return Ok(if delete { Verdict::DeleteFirst(vec![name]) } else { Verdict::Stale });
         };
-        if Hour::of(lease.expires)? > entry.hour {
+        // A lease under a session has its entry elsewhere.
+        if lease.session.is_some() || Hour::of(lease.expires)? > entry.hour {
             return Ok(Verdict::Stale);
         }
         let there = Watched::new(lease, view.readings.now.moment, &view.bounds());

@@ -21,9 +21,10 @@ pub(super) fn is_late(engine: &Engine, lease: &Lease, granted: Now) -> bool {
 
 /// Frees a lease of this process that came too late, in a task of its own. One that was asked for again by its request id
 /// meanwhile, from whatever process, has another beat: its holder believes in it, and it is left alone.
-pub(super) fn free_late(engine: &Arc<Engine>, entry: &Arc<KeyEntry>, id: LeaseId, beat: WriteId) {
+pub(super) fn free_late(engine: &Arc<Engine>, entry: &Arc<KeyEntry>, late: &Lease) {
     let (freeing, freed) = (Arc::clone(engine), Arc::clone(entry));
-    engine.retry_soon(entry, move || {
+    let (id, beat) = (late.id, late.beat);
+    engine.retry_soon(entry, late.session, move || {
         let (engine, entry) = (Arc::clone(&freeing), Arc::clone(&freed));
         async move { free_unchanged(&engine, &entry, id, beat).await }
     });

@@ -3,11 +3,12 @@
 //! ```text
 //! <namespace>/meta/<key>.pb                  the record of one key
 //! <namespace>/.lease-index/<hour>/<key>      its index entry
+//! <namespace>/.session-index/<session>/<key> the entry of a lease that is held under a session
 //! <namespace>/.aside/<when>-<id>/<key>.pb    a copy of a record that could not be read
 //! ```
 
 use crate::{
-    Hour, Key, Namespace,
+    Hour, Key, Namespace, Result, SessionId,
     clock::Timestamp,
     kind::{Content, Folder},
     storage::{Name, layout::OURS},
@@ -27,6 +28,43 @@ pub(crate) const SESSIONS: &str = "session/";
 /// Whether a key in this namespace is that of a session.
 pub(crate) fn is_session(namespace: &str, key: &Key) -> bool {
     namespace == OURS && key.as_bytes().starts_with(SESSIONS.as_bytes())
+}
+
+/// What the keys of those sessions begin with that leases are held under.
+const LEASE_SESSIONS: &str = "session/leases/";
+
+const SESSION_INDEX: &str = ".session-index";
+
+/// The key of a session's own lease.
+pub(crate) fn session_key(id: SessionId) -> Result<Key> {
+    Key::new(format!("{LEASE_SESSIONS}{id}"))
+}
+
+/// The session that a key in this namespace is of, if leases are held under it.
+pub(crate) fn session_of(namespace: &str, key: &Key) -> Option<SessionId> {
+    let id = key.as_bytes().strip_prefix(LEASE_SESSIONS.as_bytes()).filter(|_| namespace == OURS)?;
+    std::str::from_utf8(id).ok()?.parse().ok()
+}
+
+/// Where the entries of leases under sessions are, in one folder for each session.
+pub(crate) fn session_index(namespace: &str) -> String {
+    [namespace, "/", SESSION_INDEX, "/"].concat()
+}
+
+/// Where the entries of leases under this session are.
+pub(crate) fn session_folder(namespace: &str, id: SessionId) -> String {
+    format!("{namespace}/{SESSION_INDEX}/{id}/")
+}
+
+/// The entry of a key that is held under a session.
+pub(crate) fn session_entry(namespace: &Namespace, key: &Key, id: SessionId) -> Name {
+    Name::new(format!("{namespace}/{SESSION_INDEX}/{id}/{}", key.name()))
+}
+
+/// The session and the [name](Key::name) of the key that an entry stands for.
+pub(crate) fn parse_session_entry<'a>(index: &str, name: &'a Name) -> Option<(SessionId, &'a str)> {
+    let (session, key) = name.as_str().strip_prefix(index)?.split_once('/')?;
+    Some((session.parse().ok()?, key))
 }
 
 /// Where the records of a namespace are.
@@ -81,11 +119,16 @@ pub(crate) fn folders(top: &str) -> Vec<Folder> {
         return Vec::new();
     }
     let folder = |path: String, content| Folder { top: top.to_owned(), path, content };
-    vec![
+    let mut folders = vec![
         folder(records(top), Content::Records),
         folder(index_folder(top), Content::Entries),
         folder(format!("{top}/{ASIDE}/"), Content::Aside),
-    ]
+    ];
+    // The library's own leases are under no session.
+    if top != OURS {
+        folders.push(folder(session_index(top), Content::Filed));
+    }
+    folders
 }
 
 /// What stands in an entry, for people who look.

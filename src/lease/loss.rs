@@ -65,6 +65,10 @@ pub enum LossReason {
     MaxHold,
     /// It was renewed elsewhere under this process's own lease id, without a request id: this machine was cloned.
     Cloned,
+    /// The session that it was held under was released.
+    SessionReleased,
+    /// The session that it was held under was given up: too many writes under it could not be settled, or the store went back.
+    SessionGivenUp,
 }
 
 /// Since when and how a store fails.
@@ -138,6 +142,8 @@ impl fmt::Display for LossReason {
             Self::Forced { by, reason } => write!(f, "taken by force by {by}: {reason}"),
             Self::Released => f.write_str("released from elsewhere, or cleared after it had ended"),
             Self::MaxHold => f.write_str("held for as long as its max_hold allows"),
+            Self::SessionReleased => f.write_str("its session was released"),
+            Self::SessionGivenUp => f.write_str("its session was given up, as what became of it could not be told"),
             Self::Cloned => f.write_str("renewed elsewhere under its own lease id: this machine was cloned"),
         }
     }
@@ -203,6 +209,7 @@ mod tests {
             expires_at: at.plus(Duration::from_secs(30)),
             ttl: Duration::from_secs(30),
             note: None,
+            session: None,
         })
     }
 

@@ -13,12 +13,14 @@
 
 use super::{
     Leases,
+    ask::ask,
     engine::Engine,
     keys::KeyEntry,
     layout,
     operation::{Operation, Swapped, file},
+    others,
     plan::{self, View},
-    record::{self, ForcedAway, KeySlot, Lease, Record},
+    record::{self, Asked, ForcedAway, KeySlot, Lease, Record},
     types::Holder,
     wire,
 };
@@ -57,6 +59,9 @@ pub struct Forced {
     pub recorded: String,
     /// Where the record is now if it could not be read.
     pub aside: Option<String>,
+    /// The lease is held under a session, and its process was asked to give it back: the key is not free yet. It is when
+    /// that process has next renewed its session, or when the session has ended.
+    pub asked: bool,
 }
 
 /// A new record that was put in the place of one that could not be read.
@@ -101,7 +106,7 @@ impl Damaged {
             id: WriteId::from(id),
             revision: Some(message.revision).filter(|revision| *revision < 1 << 53).unwrap_or(0),
             fence: fence.and_then(|fence| Fence::new(fence).ok()),
-            is_later: message.format > record::FORMAT,
+            is_later: message.format > record::SESSION_FORMAT,
             why,
             body,
         }
@@ -174,13 +179,44 @@ impl Leases {
     ///
     /// A record that cannot be read is moved aside, and the key is free at once: the caller vouches that it is
     /// not held any more.
+    ///
+    /// A lease that is held under a [session](crate::session) is only asked for ([`Forced::asked`]): its holder would not
+    /// notice that it was taken. Its process gives it back with the next renewal of the session.
     pub async fn force_release(&self, key: &Key, reason: &str, by: &str) -> Result<Option<Forced>> {
         self.touch();
-        force_release(&self.engine, &self.entry(key), reason, by).await
+        force_release(&self.engine, &self.entry(key), reason, by, false).await
+    }
+
+    /// Takes a lease away at once that is held under a session: **two may run** until the process of that session has
+    /// next renewed it. Any other lease is taken away as by [`force_release`](Self::force_release).
+    pub async fn force_release_now(&self, key: &Key, reason: &str, by: &str) -> Result<Option<Forced>> {
+        self.touch();
+        force_release(&self.engine, &self.entry(key), reason, by, true).await
     }
 }
 
-async fn force_release(engine: &Arc<Engine>, entry: &Arc<KeyEntry>, reason: &str, by: &str) -> Result<Option<Forced>> {
+/// Asks for a lease that is held under a session which has not ended. True if nothing more is to be done.
+async fn ask_first(operation: &mut Operation, away: &ForcedAway, now: bool) -> Result<bool> {
+    others::second_look(operation, None).await?;
+    let known = operation.known();
+    let Some(session) = known.lease().filter(|lease| lease.id == away.lease).and_then(|lease| lease.session) else {
+        return Ok(false);
+    };
+    if known.session_over == Some(session) {
+        return Ok(false);
+    }
+    let KeySlot { namespace, key } = operation.entry.slot.clone();
+    let asked = Asked { namespace, key, away: away.clone() };
+    Ok(ask(&operation.engine, session, &asked).await? && !now)
+}
+
+async fn force_release(
+    engine: &Arc<Engine>,
+    entry: &Arc<KeyEntry>,
+    reason: &str,
+    by: &str,
+    now: bool,
+) -> Result<Option<Forced>> {
     if reason.trim().is_empty() {
         return Err(Error::invalid("a lease is taken away for a reason: say which"));
     }
@@ -197,6 +233,7 @@ async fn force_release(engine: &Arc<Engine>, entry: &Arc<KeyEntry>, reason: &str
                 fence: mended.fence,
                 recorded: mended.recorded.to_string(),
                 aside: Some(mended.aside.to_string()),
+                asked: false,
             }));
         }
         Err(error) => return Err(error),
@@ -206,10 +243,16 @@ async fn force_release(engine: &Arc<Engine>, entry: &Arc<KeyEntry>, reason: &str
     let what = "release_forced";
     let repair = Repair { what, namespace: Some(namespace), key: Some(key), reason, by, aside: None };
     let recorded = repair.record(&engine.backend).await?;
+    let away = ForcedAway { lease: lease.id, by: shortened(by), reason: shortened(reason) };
+    let taken_from = Some(Holder::from(&lease));
+    if lease.session.is_some() && ask_first(&mut operation, &away, now).await? {
+        tracing::warn!(%key, owner = &*lease.owner, lease = %lease.id, reason, by, "a lease under a session was asked for by force");
+        let recorded = recorded.to_string();
+        return Ok(Some(Forced { taken_from, fence: lease.fence, recorded, aside: None, asked: true }));
+    }
     let swapped = operation.swap(None, |view| {
         engine.check_clock(view.readings.now.wall)?;
-        let away = ForcedAway { lease: lease.id, by: shortened(by), reason: shortened(reason) };
-        plan::force_away(view, away)
+        plan::force_away(view, away.clone())
     });
     match swapped.await? {
         Swapped::Won(_) => {}
@@ -219,8 +262,7 @@ async fn force_release(engine: &Arc<Engine>, entry: &Arc<KeyEntry>, reason: &str
     tracing::warn!(%key, owner = &*lease.owner, lease = %lease.id, reason, by, "a lease was taken away by force");
     entry.queue.wake();
     let fence = operation.known().fence.unwrap_or(lease.fence);
-    let taken_from = Some(Holder::from(&lease));
-    Ok(Some(Forced { taken_from, fence, recorded: recorded.to_string(), aside: None }))
+    Ok(Some(Forced { taken_from, fence, recorded: recorded.to_string(), aside: None, asked: false }))
 }
 
 /// Puts a new record in the place of one that cannot be read. `None` if it can be read, or is not there any more.
@@ -358,6 +400,7 @@ fn quarantine_lease(view: &View<'_>, id: LeaseId, fence: Fence, expires: Timesta
         beat: WriteId::from([0; 16]),
         lasts: Some(left),
         boot: view.boot(),
+        session: None,
     })
 }
 

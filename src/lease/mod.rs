@@ -5,6 +5,8 @@
 //! and what the lease protects must refuse a fence that is lower than one that it has seen.
 
 mod acquire;
+pub(crate) mod alive;
+mod ask;
 mod check;
 mod counters;
 mod election;
@@ -18,33 +20,42 @@ mod keys;
 mod kind;
 mod late;
 pub(crate) mod layout;
+mod life;
+mod living;
 mod lock;
 mod loss;
 mod mark;
 mod mend;
 mod operation;
+mod others;
 pub(crate) mod plan;
 mod queue;
 pub(crate) mod record;
 mod release;
 mod renew;
+mod sessions;
 mod settings;
 mod state;
 mod tell;
 mod terms;
+mod tidy;
 mod tries;
 mod turn;
 mod types;
+mod under;
 mod wait;
 mod watch;
 pub(crate) mod wire;
 
 pub(crate) use counters::Counts;
+pub(crate) use election::election_under;
 pub use election::{Campaign, Election, Leaders, Leadership};
 pub(crate) use engine::Engine;
 pub use filed::{Filed, FiledKeys};
 pub use guard::Guard;
 pub(crate) use kind::{DECLARATION, LeaseKind};
+pub(crate) use life::SessionLife;
+pub(crate) use living::Living;
 pub(crate) use lock::default_owner;
 pub use lock::{Lock, LockFuture, TryLock};
 pub use loss::{Failing, Loss, LossReason, Renewed};
@@ -56,7 +67,7 @@ pub(crate) use turn::LeaseTurn;
 pub use types::{Acquired, Grant, Held, Holder, Request, Status};
 pub use watch::Watch;
 
-use self::{ended::Watched, engine::status, keys::KeyEntry, record::KeySlot};
+use self::{alive::Alive, ended::Watched, engine::status, keys::KeyEntry, record::KeySlot};
 use crate::{
     Key, LeaseId, Namespace, Result, Ttl,
     storage::{
@@ -65,13 +76,15 @@ use crate::{
     },
 };
 use futures_util::{StreamExt, stream};
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 /// The leases of one namespace. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Leases {
     engine: Arc<Engine>,
     namespace: Namespace,
+    /// What is locked is held under this session.
+    session: Option<Arc<dyn Alive>>,
 }
 
 /// What became of a request for a guarded lease.
@@ -108,9 +121,22 @@ pub struct Listing {
 #[derive(Debug, Clone)]
 pub struct Cursor(Name);
 
+/// Leases whose locks are held under a session. Not for callers: a grant without a guard would never end.
+pub(crate) fn leases_under(session: &Arc<SessionLife>, engine: Arc<Engine>, namespace: Namespace) -> Leases {
+    Leases { engine, namespace, session: Some(Arc::clone(session) as Arc<dyn Alive>) }
+}
+
+/// What is asked for, under the session if there is one.
+fn under_session<'a>(session: Option<&Arc<dyn Alive>>, request: &'a Request) -> Result<Cow<'a, Request>> {
+    Ok(match session {
+        None => Cow::Borrowed(request),
+        Some(session) => Cow::Owned(request.held_under(session)?),
+    })
+}
+
 impl Leases {
     pub(crate) fn new(engine: Arc<Engine>, namespace: Namespace) -> Self {
-        Self { engine, namespace }
+        Self { engine, namespace, session: None }
     }
 
     fn entry(&self, key: &Key) -> Arc<KeyEntry> {
@@ -141,8 +167,9 @@ impl Leases {
     /// that nobody wants. One with a [request id](Request::request_id) is left to be asked for again.
     pub async fn acquire(&self, key: &Key, request: &Request) -> Result<Acquired> {
         self.engine.limits.allow_request(request)?;
+        let request = under_session(self.session.as_ref(), request)?;
         self.touch();
-        acquire::acquire(&self.engine, &self.entry(key), request).await
+        acquire::acquire(&self.engine, &self.entry(key), &request).await
     }
 
     /// Waits for the lease, for at most `wait`.
@@ -151,10 +178,11 @@ impl Leases {
     /// in this process hands over in a single write. Waiters in other processes get a turn as well.
     pub async fn acquire_within(&self, key: &Key, request: &Request, wait: Duration) -> Result<Acquired> {
         self.engine.limits.allow_request(request)?;
+        let request = under_session(self.session.as_ref(), request)?;
         self.touch();
         let entry = self.entry(key);
         let deadline = self.engine.now().moment.plus(wait);
-        wait::acquire_within(&self.engine, &entry, request, deadline).await
+        wait::acquire_within(&self.engine, &entry, &request, deadline).await
     }
 
     /// Waits for the lease, for at most `wait` (tries once if that is zero), and keeps it alive from then on. For callers
@@ -225,8 +253,10 @@ impl Leases {
         let seen = cas::read(&engine.backend, &slot).await?;
         let arrived = engine.now().moment;
         let record = seen.as_ref().map(cas::Seen::record);
-        let state = engine.judge_read(record, seen.as_ref().and_then(cas::Seen::modified), time, watched);
-        let lease = record.and_then(|record| record.lease.as_ref());
+        let modified = seen.as_ref().and_then(cas::Seen::modified);
+        let state = others::judge_read(engine, record, modified, time, watched).await?;
+        // One under a session ends with that, and not by being watched.
+        let lease = record.and_then(|record| record.lease.as_ref()).filter(|lease| lease.session.is_none());
         let beat = lease.map(|lease| Watched::new(lease, arrived, &engine.bounds()));
         Ok((status(key, record, state), beat))
     }
@@ -242,28 +272,32 @@ impl Leases {
         let page = backend.page(&start, after.map(|cursor| &cursor.0), limit.clamp(1, 1000)).await?;
         let next = page.names.last().filter(|_| page.more).cloned().map(Cursor);
         let keys: Vec<Option<Result<Status>>> =
-            stream::iter(page.names).map(|name| self.listed(name, prefix)).buffered(16).collect().await;
+            stream::iter(page.names).map(|name| listed(self, name, prefix)).buffered(16).collect().await;
         Ok(Listing { keys: keys.into_iter().flatten().collect(), next })
     }
+}
 
-    async fn listed(&self, name: Name, prefix: &[u8]) -> Option<Result<Status>> {
-        let time = self.engine.backend.latest_stamp();
-        let fetched = match self.engine.backend.get(&name).await {
-            Ok(fetched) => fetched?,
-            Err(error) => return Some(Err(error)),
-        };
-        let status = record::decode(fetched.body).and_then(|(key, record)| {
-            let slot = KeySlot { namespace: self.namespace.clone(), key };
-            if slot.name() != name {
-                return Err(format!("it is that of another key, {}", slot.key));
-            }
-            let state = self.engine.judge_read(Some(&record), Some(fetched.modified), time, None);
-            Ok(status(&slot.key, Some(&record), state))
-        });
-        match status {
-            Ok(status) if status.key.as_bytes().starts_with(prefix) => Some(Ok(status)),
-            Ok(_) => None,
-            Err(why) => Some(Err(crate::Error::corrupt(format!("the record {name} cannot be read: {why}")))),
+/// What is known of a key that was found in a listing, if it begins with the prefix.
+async fn listed(leases: &Leases, name: Name, prefix: &[u8]) -> Option<Result<Status>> {
+    let time = leases.engine.backend.latest_stamp();
+    let fetched = match leases.engine.backend.get(&name).await {
+        Ok(fetched) => fetched?,
+        Err(error) => return Some(Err(error)),
+    };
+    let decoded = record::decode(fetched.body).and_then(|(key, record)| {
+        let slot = KeySlot { namespace: leases.namespace.clone(), key };
+        if slot.name() != name {
+            return Err(format!("it is that of another key, {}", slot.key));
         }
+        Ok((slot.key, record))
+    });
+    match decoded {
+        Ok((key, record)) if key.as_bytes().starts_with(prefix) => {
+            let (engine, modified) = (&leases.engine, Some(fetched.modified));
+            let state = others::judge_read(engine, Some(&record), modified, time, None).await;
+            Some(state.map(|state| status(&key, Some(&record), state)))
+        }
+        Ok(_) => None,
+        Err(why) => Some(Err(crate::Error::corrupt(format!("the record {name} cannot be read: {why}")))),
     }
 }

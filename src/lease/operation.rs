@@ -7,7 +7,7 @@ use super::{
     keys::{HandOver, KeyEntry},
     layout,
     plan::{self, Belief, Change, Now, Plan, View},
-    record::{KeySlot, Lease, Record},
+    record::{KeySlot, Lease, Record, SESSION_FORMAT, SessionName},
     state::KeyState,
     types::Grant,
 };
@@ -42,6 +42,8 @@ pub(super) enum Intent {
 
 /// What is left of an operation that was dropped in doubt. The key stays locked.
 pub(super) struct Doubt {
+    /// The sessions that it was about.
+    pub(super) under: Under,
     pub(super) engine: Arc<Engine>,
     pub(super) entry: Arc<KeyEntry>,
     pub(super) state: Right<KeyState>,
@@ -65,8 +67,13 @@ pub(super) struct Operation {
     state: Option<Right<KeyState>>,
     writes: InFlight<KeySlot, Now>,
     pub(super) intent: Intent,
+    /// The sessions of the lease that is granted, and of the one that is given back.
+    pub(super) under: Under,
     resolve: Option<Resolve>,
 }
+
+/// The sessions that an operation is about: of the lease that it grants, and of the one that it gives back.
+pub(super) type Under = [Option<SessionName>; 2];
 
 impl Operation {
     /// An operation whose writes may land or not, whatever becomes of it.
@@ -77,6 +84,7 @@ impl Operation {
             state: Some(state),
             writes: InFlight::default(),
             intent: Intent::Nothing,
+            under: [None; 2],
             resolve: None,
         }
     }
@@ -164,12 +172,16 @@ impl Operation {
         let mut filed = self.known().record().and_then(|record| record.hour);
         let mut limit = self.engine.settings.request_timeout;
         if let Some(lease) = change.lease.as_ref().filter(|_| change.beats) {
-            let hour = Hour::of(lease.expires)?;
-            if filed != Some(hour) && self.known().indexed != Some(hour) {
-                file(&self.engine, &self.entry.slot, hour, lease.expires).await?;
-                self.state().indexed = Some(hour);
+            if let Some(session) = lease.session {
+                self.file_under(session, lease.expires).await?;
+            } else {
+                let hour = Hour::of(lease.expires)?;
+                if filed != Some(hour) && self.known().indexed != Some(hour) {
+                    file(&self.engine, &self.entry.slot, hour, lease.expires).await?;
+                    self.state().indexed = Some(hour);
+                }
+                filed = Some(hour);
             }
-            filed = Some(hour);
             // Far below the time to live.
             limit = limit.min(lease.ttl.as_duration() / 4);
             if let Some(why) = plan::too_late(&self.view_now(), lease, now) {
@@ -181,6 +193,20 @@ impl Operation {
             change.record(base.map(Seen::record), stamp, now, epoch, filed)
         };
         Ok(self.attempt(limit, now, build).await)
+    }
+
+    /// Writes the entry of a lease that is to be held under a session, where it is not known to be there. The session must
+    /// be believed in afterwards: nothing is granted under one that is over.
+    async fn file_under(&mut self, session: SessionName, expires: Timestamp) -> Result<()> {
+        self.engine.must_allow(SESSION_FORMAT)?;
+        if self.known().indexed_under != Some(session.id) {
+            file_under(&self.engine, &self.entry.slot, session, expires).await?;
+            self.state().indexed_under = Some(session.id);
+        }
+        if self.engine.sessions.is_live(session) {
+            return Ok(());
+        }
+        Err(session_over(&self.entry.slot))
     }
 
     /// Sends one write on what is known of the record.
@@ -216,6 +242,7 @@ impl Operation {
     /// further than the expiry moved since it was believed in before. A wall clock that was set back must not lengthen
     /// belief. A shorter time to live does not shorten it either: there may be copies of the earlier grant.
     pub(super) fn make_grant(&mut self, lease: &Lease, sent: Moment, ttl: Ttl, old: Option<&Grant>) -> Grant {
+        let session = lease.session.map(|session| self.engine.sessions.alive_or_gone(session));
         let latest = sent.plus(ttl.as_duration());
         let belief = self.known().belief.as_ref().filter(|belief| belief.id == lease.id).cloned();
         let belief = belief.or_else(|| old.map(Belief::from)).filter(|belief| !belief.is_over());
@@ -237,6 +264,7 @@ impl Operation {
             repeatable: lease.request_id.is_some(),
             over,
             clock: Arc::clone(&self.engine.backend.clock),
+            session,
         }
     }
 
@@ -301,6 +329,25 @@ impl Operation {
             }
         }
     }
+}
+
+/// Writes the entry of a key in the folder of a session. Only an Ok counts.
+pub(super) async fn file_under(
+    engine: &Engine,
+    slot: &KeySlot,
+    session: SessionName,
+    expires: Timestamp,
+) -> Result<()> {
+    let name = layout::session_entry(&slot.namespace, &slot.key, session.id);
+    engine.backend.file(&name, layout::entry_body(&slot.key, expires)).await
+}
+
+/// Why nothing is granted any more under a session.
+fn session_over(slot: &KeySlot) -> Error {
+    Error::new(
+        ErrorKind::Lost,
+        format!("{} was not granted, as the session that it was to be held under is over: begin a new one", slot.key),
+    )
 }
 
 /// Writes the index entry of a key for an hour. Only an Ok counts.
@@ -375,7 +422,8 @@ impl Drop for Operation {
             Some(resolve) => {
                 let (engine, entry) = (Arc::clone(&self.engine), Arc::clone(&self.entry));
                 let (leftovers, runtime) = (engine.leftovers.clone(), engine.runtime.clone());
-                leftovers.spawn_on(resolve(Doubt { engine, entry, state, writes, intent }), &runtime);
+                let under = self.under;
+                leftovers.spawn_on(resolve(Doubt { under, engine, entry, state, writes, intent }), &runtime);
             }
         }
     }

@@ -4,10 +4,13 @@
 //! with a [`Plan`]: the change that is to be written, or that there is nothing to write. Granting needs a wall clock that
 //! was checked against the store's; that is done by the caller, with every attempt.
 
+pub(crate) mod session;
+
 use super::{
+    alive::Under,
     ended::{self, Bounds, State},
     loss::{Loss, LossReason},
-    record::{Boot, ForcedAway, Lease, Mark, Record},
+    record::{Asked, Boot, ForcedAway, Lease, Mark, Record, SessionName},
     types::{Grant, Request},
 };
 use crate::{
@@ -73,12 +76,24 @@ pub(crate) struct Facts<'a> {
     pub(crate) is_older_than_own: bool,
     /// A beat whose process was found to have ended.
     pub(crate) gone: Option<WriteId>,
+    /// A session whose end was proven.
+    pub(crate) session_over: Option<SessionName>,
 }
 
 impl Facts<'_> {
     /// A record that was just read, by a process that knows nothing else.
     pub(crate) fn read(record: Option<&Record>, modified: Option<Timestamp>, time: Option<Timestamp>) -> Facts<'_> {
-        Facts { record, modified, time, fence: None, belief: None, own: None, is_older_than_own: true, gone: None }
+        Facts {
+            record,
+            modified,
+            time,
+            fence: None,
+            belief: None,
+            own: None,
+            is_older_than_own: true,
+            gone: None,
+            session_over: None,
+        }
     }
 }
 
@@ -135,6 +150,8 @@ pub(crate) struct Change {
     pub(crate) last_fence: Option<Fence>,
     /// The lease that is there is taken away by an operator.
     pub(crate) forced: Option<Box<ForcedAway>>,
+    /// Leases under the session that this record is of, which its process is asked to give back.
+    pub(crate) asked: Vec<Asked>,
 }
 
 impl Change {
@@ -146,7 +163,14 @@ impl Change {
             waiting: None,
             last_fence: record.and_then(|record| record.last_fence),
             forced: None,
+            asked: Vec::new(),
         }
+    }
+
+    /// A grant, with its fence.
+    fn grant(lease: Lease, waiting: Option<Mark>) -> Self {
+        let last_fence = Some(lease.fence);
+        Self { beats: true, lease: Some(lease), waiting, last_fence, ..Self::free(None) }
     }
 
     /// The record that is written, filed under this hour.
@@ -166,7 +190,8 @@ impl Change {
         record.waiting = self.waiting;
         record.last_fence = self.last_fence;
         record.hour = filed;
-        record
+        record.asked = self.asked;
+        record.with_its_format()
     }
 }
 
@@ -176,6 +201,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) request: &'a Request,
     pub(crate) ttl: Ttl,
     pub(crate) id: LeaseId,
+    pub(crate) under: Option<Under>,
 }
 
 /// Everything that a rule goes by.
@@ -197,9 +223,9 @@ impl<'a> View<'a> {
     }
 
     pub(crate) fn known(&self) -> ended::Known {
-        let Facts { modified, time, own, gone, .. } = self.facts;
+        let Facts { modified, time, own, gone, session_over, .. } = self.facts;
         let Rules { host, boot, .. } = *self.rules;
-        ended::Known { modified, time, own, gone, now: self.readings.now.moment, host, boot }
+        ended::Known { modified, time, own, gone, session_over, now: self.readings.now.moment, host, boot }
     }
 
     /// What the record means to all but its holder. `watched` is a beat that was watched for long enough.
@@ -261,7 +287,7 @@ impl<'a> View<'a> {
 
     /// A lease for a new holder, with a fence above all others.
     fn new_lease(&self, wanted: Wanted<'_>) -> Result<Lease> {
-        let Wanted { request, ttl, id } = wanted;
+        let Wanted { request, ttl, id, under } = wanted;
         let (wall, skew) = (self.readings.now.wall, self.rules.max_clock_skew);
         // A record without a fence is as good as none: it was made where there was none, and granted nothing yet.
         let fence = match self.facts.record.and_then(|record| record.last_fence) {
@@ -276,12 +302,13 @@ impl<'a> View<'a> {
             note: request.note.clone(),
             fence,
             granted: wall,
-            expires: self.expiry(ttl)?,
-            ttl,
+            expires: under.map_or_else(|| self.expiry(ttl), |under| Ok(under.expires))?,
+            ttl: under.map_or(ttl, |under| under.ttl),
             // Replaced by the write id of the attempt.
             beat: WriteId::from([0; 16]),
             lasts: Some(ttl.as_duration()),
             boot: self.boot(),
+            session: under.map(|under| under.name),
         })
     }
 
@@ -302,8 +329,8 @@ impl<'a> View<'a> {
             beats: true,
             lease: Some(renewed),
             waiting: record.and_then(|record| record.waiting),
-            last_fence: record.and_then(|record| record.last_fence),
-            forced: None,
+            asked: record.map_or_else(Vec::new, |record| record.asked.clone()),
+            ..Change::free(record)
         })
     }
 
@@ -336,9 +363,7 @@ fn grant_new(view: &View<'_>, wanted: Wanted<'_>) -> Result<Plan<()>> {
         let wall = view.readings.now.wall;
         return Err(Error::unavailable(format!("a lease was granted too late to be of use: it ended at {wall}")));
     }
-    let lease = view.new_lease(wanted)?;
-    let last_fence = Some(lease.fence);
-    Ok(Plan::write(Change { beats: true, lease: Some(lease), waiting: None, last_fence, forced: None }))
+    Ok(Plan::write(Change::grant(view.new_lease(wanted)?, None)))
 }
 
 /// The lease that this very request was granted before, if it is alive; never a new one.
@@ -369,6 +394,7 @@ pub(crate) fn renew(view: &View<'_>, id: LeaseId, ttl: Option<Ttl>, old: Option<
     let Some(lease) = view.lease().filter(|lease| lease.id == id) else {
         return Ok(Plan::Stop(Loss::found(id, view.facts.record, fence)));
     };
+    session::may_renew(lease)?;
     let moment = view.readings.now.moment;
     let ended = view.has_ended(lease) || old.is_some_and(|old| old.over || moment >= old.deadline);
     if ended {
@@ -394,11 +420,10 @@ pub(crate) fn release(view: &View<'_>, id: LeaseId, next: Option<Wanted<'_>>) ->
     if is_cloned(view, lease) {
         return Ok(Plan::Stop(()));
     }
+    session::may_release(lease, view.rules.process)?;
     let Some(wanted) = next else { return Ok(Plan::write(Change::free(view.facts.record))) };
     let waiting = view.facts.record.and_then(|record| record.waiting);
-    let lease = view.new_lease(wanted)?;
-    let last_fence = Some(lease.fence);
-    Ok(Plan::write(Change { beats: true, lease: Some(lease), waiting, last_fence, forced: None }))
+    Ok(Plan::write(Change::grant(view.new_lease(wanted)?, waiting)))
 }
 
 /// Clears a lease that has ended; anything else is left alone.
@@ -441,6 +466,10 @@ pub(crate) fn make_free(view: &View<'_>) -> Result<Plan<()>> {
 /// before. `planned` are the clocks that the lease was made by; the view has those of now.
 pub(crate) fn too_late(view: &View<'_>, lease: &Lease, planned: Now) -> Option<&'static str> {
     let now = view.readings.now;
+    // Under a session it is the session that has to be believed in, which the caller looks at.
+    if lease.session.is_some() {
+        return None;
+    }
     if now.moment >= planned.moment.plus(lease.ttl.as_duration()) || now.wall >= lease.expires {
         return Some("would have been over before it was written");
     }

@@ -2,7 +2,7 @@
 
 use super::{layout, wire};
 use crate::{
-    BootId, Error, Fence, Hour, Key, LeaseId, Namespace, Result, Ttl, WriteId,
+    BootId, Error, Fence, Hour, Key, LeaseId, Namespace, Result, SessionId, Ttl, WriteId,
     clock::Timestamp,
     id::ProcessId,
     storage::{
@@ -14,11 +14,17 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use std::{sync::Arc, time::Duration};
 
-/// The format that this version writes. Later ones are shown and never rewritten.
+/// The format of a record that has nothing to do with sessions.
 ///
 /// 1: a lease ended for others by their wall clock alone. 2: two witnesses are needed, for which a lease says how long it
 /// lasts. A version that knows only format 1 must not touch what this one has written: it would end leases too early.
 pub(super) const FORMAT: u32 = 2;
+
+/// The format of a record that names a session, or that asks one for a lease; `store.json` must allow it. Later formats are
+/// shown and never rewritten.
+///
+/// A version that knows only format 2 must not touch it: it would end the lease by a time that says nothing.
+pub(crate) const SESSION_FORMAT: u32 = 3;
 
 /// Tag and wire type of the checksum, which is always the last field: five bytes with its value.
 pub(crate) const CHECKSUM_TAG: u8 = 15 << 3 | 5;
@@ -46,6 +52,30 @@ pub(crate) struct Lease {
     pub(crate) lasts: Option<Duration>,
     /// The holder's boot-time clock before the last beat, where that clock is the host's that all processes share.
     pub(crate) boot: Option<Boot>,
+    /// The session that it is held under: it goes on for as long as that does, whatever its times say.
+    pub(crate) session: Option<SessionName>,
+}
+
+/// One session: which one, and the id of its own lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SessionName {
+    pub(crate) id: SessionId,
+    pub(crate) lease: LeaseId,
+}
+
+impl SessionName {
+    /// The key of its own lease, in the library's own namespace.
+    pub(crate) fn key(&self) -> Result<Key> {
+        layout::session_key(self.id)
+    }
+}
+
+/// A lease that the process of a session is asked to give back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) namespace: Namespace,
+    pub(crate) key: Key,
+    pub(crate) away: ForcedAway,
 }
 
 impl Lease {
@@ -95,6 +125,8 @@ pub(crate) struct Record {
     pub(crate) forced: Option<Box<ForcedAway>>,
     /// Of the settings that the writer went by.
     pub(crate) epoch: u64,
+    /// Of the record of a session: leases under it that its process is asked to give back.
+    pub(crate) asked: Vec<Asked>,
 }
 
 impl Record {
@@ -111,6 +143,7 @@ impl Record {
             lease,
             beat_stamp,
             epoch: base.map_or(0, |base| base.epoch),
+            asked: base.map_or_else(Vec::new, |base| base.asked.clone()),
             ..Self::without_lease(base, stamp, now)
         }
     }
@@ -118,7 +151,7 @@ impl Record {
     /// A record that follows `base` without its lease.
     pub(crate) fn without_lease(base: Option<&Self>, stamp: Stamp, now: Timestamp) -> Self {
         Self {
-            format: base.map_or(FORMAT, |base| base.format.max(FORMAT)),
+            format: base.map_or(FORMAT, |base| if base.format > SESSION_FORMAT { base.format } else { FORMAT }),
             write_id: stamp.write_id,
             revision: stamp.revision,
             last_fence: base.and_then(|base| base.last_fence),
@@ -129,14 +162,24 @@ impl Record {
             beat_stamp: None,
             forced: base.and_then(|base| base.forced.clone()),
             epoch: base.map_or(0, |base| base.epoch),
+            asked: Vec::new(),
         }
+    }
+
+    /// The format that what it says needs.
+    pub(crate) fn with_its_format(mut self) -> Self {
+        let sessions = !self.asked.is_empty() || self.lease.as_ref().is_some_and(|lease| lease.session.is_some());
+        if sessions {
+            self.format = self.format.max(SESSION_FORMAT);
+        }
+        self
     }
 
     /// A record of a later format may carry what we would drop.
     pub(crate) fn must_be_ours(&self, key: &Key) -> Result<()> {
-        if self.format > FORMAT {
+        if self.format > SESSION_FORMAT {
             return Err(Error::config(format!(
-                "the record of {key} has format {}, this version writes {FORMAT}: use a newer version of leasehold",
+                "the record of {key} has format {}, this version writes {SESSION_FORMAT}: use a newer version of leasehold",
                 self.format
             )));
         }
@@ -209,6 +252,7 @@ pub(crate) fn encode(key: &Key, record: &Record) -> Bytes {
             reason: forced.reason.clone(),
         }),
         epoch: record.epoch,
+        asked: record.asked.iter().map(asked_to_wire).collect(),
         waiting: record.waiting.map(|mark| wire::Mark {
             process: id(mark.process.as_bytes()),
             since_ms: mark.since.as_millis(),
@@ -282,7 +326,12 @@ pub(crate) fn decode(body: Bytes) -> std::result::Result<(Key, Record), String> 
         beat_stamp: message.beat_stamp_us.map(Timestamp::from_micros),
         forced,
         epoch: message.epoch,
+        asked: message.asked.into_iter().map(asked_from_wire).collect::<std::result::Result<_, _>>()?,
     };
+    let sessions = !record.asked.is_empty() || record.lease.as_ref().is_some_and(|lease| lease.session.is_some());
+    if sessions && record.format < SESSION_FORMAT {
+        return Err(format!("it names a session, which format {} does not have", record.format));
+    }
     if record.lease.as_ref().is_some_and(|lease| Some(lease.fence) > record.last_fence) {
         return Err("its lease has a higher fence than the record".to_owned());
     }
@@ -309,7 +358,33 @@ pub(crate) fn lease_to_wire(lease: &Lease) -> wire::Lease {
         beat: id(lease.beat.as_bytes()),
         lasts_ms: lease.lasts.map(millis),
         boot: lease.boot.map(|boot| wire::Boot { id: id(boot.id.as_bytes()), at_ms: millis(boot.at) }),
+        session: lease
+            .session
+            .map(|session| wire::Session { id: id(session.id.as_bytes()), lease: id(session.lease.as_bytes()) }),
     }
+}
+
+fn asked_to_wire(asked: &Asked) -> wire::Asked {
+    wire::Asked {
+        lease: Bytes::copy_from_slice(asked.away.lease.as_bytes()),
+        namespace: asked.namespace.to_string(),
+        key: Bytes::copy_from_slice(asked.key.as_bytes()),
+        by: asked.away.by.clone(),
+        reason: asked.away.reason.clone(),
+    }
+}
+
+fn asked_from_wire(asked: wire::Asked) -> std::result::Result<Asked, String> {
+    let text = |error: Error| error.to_string();
+    Ok(Asked {
+        namespace: Namespace::new(asked.namespace).map_err(text)?,
+        key: Key::new(&asked.key).map_err(text)?,
+        away: ForcedAway {
+            lease: id("lease that is asked for", &asked.lease)?.into(),
+            by: asked.by,
+            reason: asked.reason,
+        },
+    })
 }
 
 /// Everything that a lease must be; what it is not is said in a few words.
@@ -335,6 +410,13 @@ pub(crate) fn lease_from_wire(lease: wire::Lease) -> std::result::Result<Lease, 
         boot: match lease.boot {
             None => None,
             Some(boot) => Some(Boot { id: id("boot", &boot.id)?.into(), at: Duration::from_millis(boot.at_ms) }),
+        },
+        session: match lease.session {
+            None => None,
+            Some(session) => Some(SessionName {
+                id: id("session", &session.id)?.into(),
+                lease: id("session's lease", &session.lease)?.into(),
+            }),
         },
     })
 }

@@ -5,10 +5,13 @@ use super::{
     engine::Engine,
     keys::{HandOver, KeyEntry},
     late::{free_late, is_late},
+    living::Unsettled,
+    loss::{Loss, LossReason},
     operation::{Doubt, Intent, Operation, Swapped},
     plan::{self, Now, Wanted},
-    record::{KeySlot, Record},
+    record::{KeySlot, Record, SessionName},
     state::KeyState,
+    types::Request,
 };
 use crate::{
     ErrorKind, LeaseId, Result, Ttl,
@@ -31,6 +34,14 @@ pub(super) async fn release(engine: &Arc<Engine>, entry: &Arc<KeyEntry>, id: Lea
     if operation.known().lease().is_none_or(|lease| lease.id != id) {
         operation.read().await?;
     }
+    if let Some(lease) = operation.known().lease().filter(|lease| lease.id == id) {
+        // Whoever holds it here is told before it is given back.
+        let (session, fence) = (lease.session, lease.fence);
+        if let Some(living) = session.and_then(|session| engine.sessions.of(session)) {
+            living.let_go(id, Some(Loss::new(LossReason::Released, Some(fence))));
+        }
+        operation.under = [None, session];
+    }
     release_locked(operation, id).await
 }
 
@@ -42,17 +53,19 @@ async fn release_locked(operation: Operation, id: LeaseId) -> Result<()> {
     release_to(operation, id, may_hand_over).await
 }
 
+/// Takes the first who waits out of the queue, to be handed the lease over: what it asked for, and the lease that it will have.
+fn take_next(operation: &mut Operation, from: LeaseId) -> Option<(Request, LeaseId)> {
+    let next = LeaseId::random(&*operation.engine.backend.generator);
+    let to = HandOver::to_next(&operation.entry, next)?;
+    let wanted = to.wanted().map(|(request, id)| (request.clone(), id));
+    operation.under[0] = wanted.as_ref().and_then(|(request, _)| request.under()).map(|under| under.name);
+    operation.intent = Intent::HandOver { from, to };
+    wanted
+}
+
 async fn release_to(mut operation: Operation, id: LeaseId, may_hand_over: bool) -> Result<()> {
     let (engine, entry) = (Arc::clone(&operation.engine), Arc::clone(&operation.entry));
-    let next = LeaseId::random(&*engine.backend.generator);
-    let next = match may_hand_over.then(|| HandOver::to_next(&entry, next)).flatten() {
-        Some(to) => {
-            let wanted = to.wanted().map(|(request, id)| (request.clone(), id));
-            operation.intent = Intent::HandOver { from: id, to };
-            wanted
-        }
-        None => None,
-    };
+    let next = if may_hand_over { take_next(&mut operation, id) } else { None };
     let ttl = match &next {
         Some((request, _)) => engine.limits.clamp(request.ttl_or_default()?)?,
         None => Ttl::new(engine.rules.max_ttl)?,
@@ -65,7 +78,7 @@ async fn release_to(mut operation: Operation, id: LeaseId, may_hand_over: bool) 
         };
         // With every attempt: the clock may have been set meanwhile, and what is handed over is granted.
         engine.check_clock(view.readings.now.wall)?;
-        plan::release(view, id, Some(Wanted { request, ttl, id: *id_of_next }))
+        plan::release(view, id, Some(Wanted { request, ttl, id: *id_of_next, under: request.under() }))
     });
     match swapped.await {
         Ok(Swapped::Won(now)) => {
@@ -114,15 +127,15 @@ fn deliver(operation: &mut Operation, to: HandOver, now: Now, ttl: Ttl) {
     if let Some(grant) = to.deliver(grant)
         && !keep
     {
-        release_soon(&operation.engine, &operation.entry, grant.id);
+        release_soon(&operation.engine, &operation.entry, grant.id, lease.session);
     }
     operation.entry.queue.wake();
 }
 
-/// Releases in a task of its own, for those who cannot wait for it.
-pub(super) fn release_soon(engine: &Arc<Engine>, entry: &Arc<KeyEntry>, id: LeaseId) {
+/// Releases in a task of its own, for those who cannot wait for it. `under` is the session that the lease is held under.
+pub(super) fn release_soon(engine: &Arc<Engine>, entry: &Arc<KeyEntry>, id: LeaseId, under: Option<SessionName>) {
     let (releasing, released) = (Arc::clone(engine), Arc::clone(entry));
-    engine.retry_soon(entry, move || {
+    engine.retry_soon(entry, under, move || {
         let (engine, entry) = (Arc::clone(&releasing), Arc::clone(&released));
         async move { release(&engine, &entry, id).await }
     });
@@ -131,15 +144,27 @@ pub(super) fn release_soon(engine: &Arc<Engine>, entry: &Arc<KeyEntry>, id: Leas
 /// Settles a write whose caller has gone away, and releases a lease without a caller. The key stays locked meanwhile.
 pub(super) fn resolve_doubt(doubt: Doubt) -> BoxFuture<'static, ()> {
     async move {
-        let Doubt { engine, entry, mut state, mut writes, intent } = doubt;
-        match settle_writes(&engine, &entry.slot, &mut state, &mut writes).await {
+        let Doubt { under, engine, entry, mut state, mut writes, intent } = doubt;
+        let living = |session: SessionName| engine.sessions.of(session).and_then(Unsettled::of);
+        let unsettled = under.map(|session| session.and_then(living));
+        let goes_on = || unsettled.iter().flatten().any(Unsettled::goes_on);
+        let mut settled = settle_writes(&engine, &entry.slot, &mut state, &mut writes, goes_on()).await;
+        while matches!(settled, Settling::Open) && goes_on() {
+            engine.backend.pause(6).await;
+            settled = settle_writes(&engine, &entry.slot, &mut state, &mut writes, goes_on()).await;
+        }
+        match settled.landed() {
             Some(landed) => {
-                let operation = Operation::new(&engine, &entry, state);
+                let mut operation = Operation::new(&engine, &entry, state);
+                operation.under = under;
                 if let Err(error) = act_on(operation, intent, landed).await {
                     tracing::warn!(key = %entry.slot.key, %error, "a lease that nobody wants could not be released: it will expire");
                 }
             }
-            None => drop(intent),
+            None => {
+                drop(state);
+                release_unsettled(&engine, &entry, intent, under);
+            }
         }
         // Those who wait may have been waiting for what turned out not to be there.
         entry.queue.wake();
@@ -147,25 +172,68 @@ pub(super) fn resolve_doubt(doubt: Doubt) -> BoxFuture<'static, ()> {
     .boxed()
 }
 
-/// The clocks of the write that landed, if one did. `None` if that was not found out.
+/// What became of writes in doubt.
+enum Settling {
+    /// The clocks of the one that landed, if one did.
+    Settled(Option<Now>),
+    /// It was not found out, and can be tried again.
+    Open,
+    /// The store went back: they cannot land any more, and what is there must be read.
+    Gone,
+}
+
+impl Settling {
+    fn landed(self) -> Option<Option<Now>> {
+        match self {
+            Self::Settled(landed) => Some(landed),
+            Self::Open | Self::Gone => None,
+        }
+    }
+}
+
+/// What is done where it was not found out what became of a lease under a session that lives: it is released by what is there.
+fn release_unsettled(engine: &Arc<Engine>, entry: &Arc<KeyEntry>, intent: Intent, under: [Option<SessionName>; 2]) {
+    let ids = match intent {
+        Intent::Nothing => [None, None],
+        Intent::Grant { id, .. } => [Some(id), None],
+        Intent::Release(id) => [None, Some(id)],
+        Intent::HandOver { from, to } => [to.wanted().map(|(_, id)| id), Some(from)],
+    };
+    for (session, id) in under.into_iter().zip(ids) {
+        if let (Some(session), Some(id)) = (session, id) {
+            release_soon(engine, entry, id, Some(session));
+        }
+    }
+}
+
+/// Finds out what became of writes. `again` says that it will be tried again if that fails.
 async fn settle_writes(
     engine: &Engine,
     slot: &KeySlot,
     state: &mut KeyState,
     writes: &mut InFlight<KeySlot, Now>,
-) -> Option<Option<Now>> {
+    again: bool,
+) -> Settling {
+    let known = |learnt: Result<()>, landed| match learnt {
+        Ok(()) => Settling::Settled(landed),
+        Err(_) => Settling::Gone,
+    };
     match settle(&engine.backend, writes, &AsItIs(engine)).await {
         Ok(Settled::Landed(seen, now)) => {
             let beat = seen.record().lease.as_ref().map(|lease| lease.beat);
             let sent = beat.and_then(|beat| Some((beat, writes.ticket(beat)?.moment)));
             state.wrote(sent, seen.record().revision);
-            state.learn(Some(seen)).is_ok().then_some(Some(now))
+            known(state.learn(Some(seen)), Some(now))
         }
-        Ok(Settled::Lost(there)) => state.learn(there).is_ok().then_some(None),
+        Ok(Settled::Lost(there)) => known(state.learn(there), None),
+        Err(error) if again && error.kind() != ErrorKind::Regressed => {
+            tracing::debug!(key = %slot.key, %error, "what became of a write is not known yet");
+            Settling::Open
+        }
         Err(error) => {
             tracing::warn!(key = %slot.key, %error, "what became of a write was not found out: its lease, if there is one, will expire");
             state.forget();
-            None
+            Settling::Gone
         }
     }
 }
@@ -179,7 +247,7 @@ async fn act_on(mut operation: Operation, intent: Intent, landed: Option<Now>) -
         && lease.id == *id
         && is_late(&operation.engine, lease, now)
     {
-        free_late(&operation.engine, &operation.entry, lease.id, lease.beat);
+        free_late(&operation.engine, &operation.entry, lease);
     }
     let unwanted = match (intent, carried, landed) {
         (Intent::Grant { id, keep: false } | Intent::Release(id), Some((there, _)), _) if there == id => Some(id),
@@ -198,7 +266,16 @@ async fn act_on(mut operation: Operation, intent: Intent, landed: Option<Now>) -
         _ => None,
     };
     match unwanted {
-        Some(id) => release_locked(operation.intends(Intent::Release(id), resolve_doubt), id).await,
+        Some(id) => {
+            let (engine, entry, under) = (Arc::clone(&operation.engine), Arc::clone(&operation.entry), operation.under);
+            let released = release_locked(operation.intends(Intent::Release(id), resolve_doubt), id).await;
+            // Under a session nothing expires by itself.
+            if let (Err(_), Some(session)) = (&released, under.into_iter().flatten().next()) {
+                release_soon(&engine, &entry, id, Some(session));
+                return Ok(());
+            }
+            released
+        }
         None => Ok(()),
     }
 }

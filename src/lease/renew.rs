@@ -5,10 +5,10 @@ use super::{
     keys::KeyEntry,
     loss::{Loss, Lost, Renewed},
     operation::{Operation, Swapped},
-    plan::{self, Believed},
+    plan::{self, Believed, Plan},
     types::Grant,
 };
-use crate::{LeaseId, Result, Ttl};
+use crate::{ErrorKind, LeaseId, Result, Ttl};
 use std::sync::Arc;
 
 /// Renews a lease, and tells of its loss. `old` is what this process believed of it so far; without it, the record must
@@ -51,8 +51,23 @@ pub(super) async fn try_renew(
         operation.read().await?;
     }
     let ttl = ttl.or_else(|| old.map(|old| old.ttl)).map(|ttl| engine.limits.clamp(ttl)).transpose()?;
-    let swapped = operation.swap(None, |view| plan::renew(view, id, ttl, old.map(Believed::from)));
-    let now = match swapped.await? {
+    let met = engine.sessions.met(&entry.slot);
+    let swapped = operation.swap(None, |view| {
+        let mut plan = plan::renew(view, id, ttl, old.map(Believed::from))?;
+        if let Plan::Write(change) = &mut plan {
+            plan::session::answered(change, &met);
+        }
+        Ok(plan)
+    });
+    let swapped = swapped.await;
+    engine.sessions.meet(&entry.slot, operation.known().record());
+    if let (Err(error), Some(session)) = (&swapped, engine.sessions.at(&entry.slot))
+        && error.kind() == ErrorKind::Regressed
+    {
+        // What is held under it may have gone back as well, and nothing else would tell.
+        session.give_up("the store went back to an older state");
+    }
+    let now = match swapped? {
         Swapped::Stopped(loss) => {
             // Those who wait here may be waiting for this process to hand it over.
             entry.queue.wake();

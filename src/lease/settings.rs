@@ -37,11 +37,18 @@ pub(crate) struct Shared {
     pub(crate) epoch: u64,
     pub(crate) max_clock_skew: Duration,
     pub(crate) max_ttl: Duration,
+    /// The highest record format that may be written.
+    pub(crate) record_format: u32,
 }
 
 impl Shared {
     pub(crate) fn of(shared: &SharedSettings) -> Self {
-        Self { epoch: shared.epoch, max_clock_skew: shared.max_clock_skew, max_ttl: shared.of(&MAX_TTL) }
+        Self {
+            epoch: shared.epoch,
+            max_clock_skew: shared.max_clock_skew,
+            max_ttl: shared.of(&MAX_TTL),
+            record_format: shared.record_format,
+        }
     }
 }
 

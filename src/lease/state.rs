@@ -2,10 +2,10 @@
 
 use super::{
     plan::{Belief, Facts},
-    record::{Lease, Record},
+    record::{Lease, Record, SessionName},
 };
 use crate::{
-    Fence, Hour, Result, WriteId,
+    Fence, Hour, Result, SessionId, WriteId,
     clock::{Moment, Timestamp},
     record::Cached,
     storage::cas::Seen,
@@ -36,6 +36,10 @@ pub(super) struct KeyState {
     pub(super) gone: Option<WriteId>,
     /// The hour in which this process knows the key's entry to be.
     pub(super) indexed: Option<Hour>,
+    /// The session in whose folder this process knows the key's entry to be.
+    pub(super) indexed_under: Option<SessionId>,
+    /// A session whose end was proven, under which the lease was held.
+    pub(super) session_over: Option<SessionName>,
     /// How often the lease was handed over inside of this process while another process's mark stood.
     pub(super) turns: u32,
     /// Until when this process leaves the key to others.
@@ -50,6 +54,7 @@ impl KeyState {
             // The record was removed, or went back. The fence is remembered: the next grant must be above it. The entry
             // is not: it may have been removed with the record.
             self.indexed = None;
+            self.indexed_under = None;
             return learnt;
         };
         self.fence = self.fence.max(record.last_fence);
@@ -88,6 +93,7 @@ impl KeyState {
     pub(super) fn forget(&mut self) {
         self.cached.forget();
         self.indexed = None;
+        self.indexed_under = None;
     }
 
     pub(super) fn record(&self) -> Option<&Record> {
@@ -110,6 +116,7 @@ impl KeyState {
             // An older record, as a restored backup has it, may have an earlier beat of ours.
             is_older_than_own: self.cached.revision() <= self.own_revision,
             gone: self.gone,
+            session_over: self.session_over,
         }
     }
 }

@@ -32,7 +32,12 @@ impl Terms {
 
     pub(crate) fn shared(&self) -> Shared {
         let rules = &self.0.rules;
-        Shared { epoch: rules.epoch, max_clock_skew: rules.max_clock_skew, max_ttl: rules.max_ttl }
+        Shared {
+            epoch: rules.epoch,
+            max_clock_skew: rules.max_clock_skew,
+            max_ttl: rules.max_ttl,
+            record_format: self.0.record_format(),
+        }
     }
 
     pub(crate) fn settings(&self) -> &LeaseSettings {

@@ -1,8 +1,11 @@
 //! What callers hand in and get back.
 
-use super::record::{LONGEST_NOTE, Lease};
+use super::{
+    alive::{Alive, Under},
+    record::{LONGEST_NOTE, Lease},
+};
 use crate::{
-    Clock, Error, ErrorKind, Fence, Key, LeaseId, Namespace, Result, Ttl,
+    Clock, Error, ErrorKind, Fence, Key, LeaseId, Namespace, Result, SessionId, Ttl,
     clock::{Moment, Timestamp},
     duration::millis,
     ttl::in_words,
@@ -12,7 +15,7 @@ use serde::{Serialize, Serializer};
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -45,12 +48,22 @@ pub struct Request {
     pub(crate) note: Option<Bytes>,
     pub(crate) new_key: bool,
     pub(crate) max_hold: Option<Duration>,
+    /// The session that it is to be held under.
+    pub(crate) session: Option<Arc<dyn Alive>>,
 }
 
 /// A lease of 30 seconds, or of what comes nearest to that within the limits of the store, for an owner without a name.
 impl Default for Request {
     fn default() -> Self {
-        Self { ttl: None, owner: "".into(), request_id: None, note: None, new_key: false, max_hold: None }
+        Self {
+            ttl: None,
+            owner: "".into(),
+            request_id: None,
+            note: None,
+            new_key: false,
+            max_hold: None,
+            session: None,
+        }
     }
 }
 
@@ -100,6 +113,26 @@ impl Request {
         self
     }
 
+    /// The session that the lease is to be held under, as it stands now.
+    pub(super) fn under(&self) -> Option<Under> {
+        self.session.as_ref().map(|session| session.under())
+    }
+
+    /// The same, to be held under a session.
+    pub(super) fn held_under(&self, session: &Arc<dyn Alive>) -> Result<Self> {
+        let not = |what: &str| {
+            Err(Error::invalid(format!(
+                "a lease under a session has no {what}: it is held for as long as the session is"
+            )))
+        };
+        match self {
+            Self { ttl: Some(_), .. } => not("TTL of its own"),
+            Self { max_hold: Some(_), .. } => not("max_hold"),
+            Self { request_id: Some(_), .. } => not("request id"),
+            _ => Ok(Self { session: Some(Arc::clone(session)), ..self.clone() }),
+        }
+    }
+
     /// The time to live that is asked for, if one is.
     pub(super) fn asked_ttl(&self) -> Result<Option<Ttl>> {
         self.ttl.map(Ttl::new).transpose()
@@ -142,6 +175,8 @@ pub struct Grant {
     /// Set when it was found to be over: then it is over for good, and for every copy.
     pub(crate) over: Arc<AtomicBool>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// The session that it is held under: then that is what is believed in.
+    pub(crate) session: Option<Weak<dyn Alive>>,
 }
 
 impl Grant {
@@ -194,8 +229,10 @@ impl Grant {
         if self.over.load(Relaxed) {
             return Duration::ZERO;
         }
-        let monotonic = self.deadline.since(self.clock.monotonic());
-        let left = monotonic.min(self.expires.since(self.clock.wall()));
+        let left = match &self.session {
+            None => self.deadline.since(self.clock.monotonic()).min(self.expires.since(self.clock.wall())),
+            Some(session) => session.upgrade().map_or(Duration::ZERO, |session| session.time_left()),
+        };
         if left.is_zero() {
             self.over.store(true, Relaxed);
         }
@@ -258,6 +295,10 @@ pub struct Holder {
     /// What the holder has to say; for programs (serde) as far as it is UTF-8.
     #[serde(serialize_with = "as_text", skip_serializing_if = "Option::is_none")]
     pub note: Option<Bytes>,
+    /// The session that it is held under. Then it goes on for as long as the session does, whatever `expires_at` says: that is
+    /// when the session would have ended at the time of the grant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<SessionId>,
 }
 
 fn as_text<S: Serializer>(note: &Option<Bytes>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -274,6 +315,7 @@ impl From<&Lease> for Holder {
             expires_at: lease.expires,
             ttl: lease.ttl.as_duration(),
             note: lease.note.clone(),
+            session: lease.session.map(|session| session.id),
         }
     }
 }
@@ -301,6 +343,7 @@ pub struct Held {
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.by {
+            Some(by) if by.session.is_some() => write!(f, "held by {by} under a session")?,
             Some(by) => write!(f, "held by {by} until {}", by.expires_at)?,
             None => f.write_str("free, but reserved for another process that waits")?,
         }
@@ -397,6 +440,7 @@ mod tests {
             expires_at: at.plus(Duration::from_secs(30)),
             ttl: Duration::from_secs(30),
             note: Some(Bytes::from_static(b"hello")),
+            session: None,
         };
         let held = Held { by: Some(holder.clone()), retry_after: Duration::from_millis(1500) };
         let json = serde_json::to_value(&held).unwrap();

@@ -7,6 +7,7 @@ use super::{
     keys::KeyEntry,
     mark::mark,
     queue::{AttemptedIds, Waiter},
+    record::SessionName,
     release::release_soon,
     state::KeyState,
     types::{Acquired, Grant, Held, Request},
@@ -30,6 +31,8 @@ struct QueuePosition<'a> {
     entry: &'a Arc<KeyEntry>,
     position: u64,
     keep: bool,
+    /// The session that the lease is to be held under.
+    under: Option<SessionName>,
     grant: oneshot::Receiver<Grant>,
     wake: Arc<Notify>,
     tried: AttemptedIds,
@@ -44,6 +47,7 @@ impl<'a> QueuePosition<'a> {
         let (sender, grant) = oneshot::channel();
         let wake = Arc::new(Notify::new());
         let id = LeaseId::random(&*engine.backend.generator);
+        let under = request.under().map(|under| under.name);
         let (request, keep) = (request.clone(), request.request_id.is_some());
         let position = entry.queue.join(|position| Waiter {
             position,
@@ -53,14 +57,14 @@ impl<'a> QueuePosition<'a> {
             grant: sender,
             wake: Arc::clone(&wake),
         });
-        Self { engine, entry, position, keep, grant, wake, tried }
+        Self { engine, entry, position, keep, under, grant, wake, tried }
     }
 
     /// A place at the end, for one whose grant was handed over too late to be of use: the key has to be waited for again.
     fn again(self, late: Grant, request: &Request) -> Self {
         // With a request id it may have been asked for again, from elsewhere, and be alive.
         if !self.keep {
-            release_soon(self.engine, self.entry, late.id);
+            release_soon(self.engine, self.entry, late.id, self.under);
         }
         Self::take_with(self.engine, self.entry, request, self.tried.clone())
     }
@@ -72,7 +76,7 @@ impl<'a> QueuePosition<'a> {
             return Some(grant);
         }
         if !self.keep {
-            release_soon(self.engine, self.entry, grant.id);
+            release_soon(self.engine, self.entry, grant.id, self.under);
         }
         None
     }
@@ -102,7 +106,7 @@ impl Drop for QueuePosition<'_> {
         if let Ok(grant) = self.grant.try_recv()
             && !self.keep
         {
-            release_soon(self.engine, self.entry, grant.id);
+            release_soon(self.engine, self.entry, grant.id, self.under);
         }
         self.entry.queue.wake();
     }
@@ -347,14 +351,19 @@ impl Polling {
     ) -> Option<Held> {
         let view = engine.view(state.facts(), engine.now());
         let State::Held(lease) = view.state(None) else { return None };
-        if lease.process != engine.rules.process || view.repeats(request, lease) {
+        let over = lease.session.is_some_and(|session| !engine.sessions.is_live(session));
+        let living = lease.session.and_then(|session| engine.sessions.of(session));
+        let guarded = place.entry.guards.load(Relaxed) > 0 || living.is_some_and(|living| living.holds(lease.id));
+        if lease.process != engine.rules.process || over || view.repeats(request, lease) {
             return None;
         }
         self.watch(state, engine);
         let now = view.readings.now.moment;
-        let fresh = match place.entry.guards.load(Relaxed) {
-            0 => self.watched.map_or(Duration::ZERO, |watched| self.interval.saturating_sub(now.since(watched.since))),
-            _ => Duration::MAX,
+        let fresh = match guarded {
+            false => {
+                self.watched.map_or(Duration::ZERO, |watched| self.interval.saturating_sub(now.since(watched.since)))
+            }
+            true => Duration::MAX,
         };
         if fresh.is_zero() {
             return None;

@@ -27,6 +27,8 @@ pub(crate) struct Record {
     pub(crate) forced: Option<Forced>,
     #[prost(uint64, tag = "12")]
     pub(crate) epoch: u64,
+    #[prost(message, repeated, tag = "13")]
+    pub(crate) asked: Vec<Asked>,
     #[prost(fixed32, tag = "15")]
     pub(crate) checksum: u32,
 }
@@ -58,6 +60,32 @@ pub(crate) struct Lease {
     pub(crate) lasts_ms: Option<u64>,
     #[prost(message, optional, tag = "12")]
     pub(crate) boot: Option<Boot>,
+    #[prost(message, optional, tag = "13")]
+    pub(crate) session: Option<Session>,
+}
+
+/// See `proto/leasehold.proto`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(crate) struct Session {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(crate) id: bytes::Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub(crate) lease: bytes::Bytes,
+}
+
+/// See `proto/leasehold.proto`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub(crate) struct Asked {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub(crate) lease: bytes::Bytes,
+    #[prost(string, tag = "2")]
+    pub(crate) namespace: String,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub(crate) key: bytes::Bytes,
+    #[prost(string, tag = "4")]
+    pub(crate) by: String,
+    #[prost(string, tag = "5")]
+    pub(crate) reason: String,
 }
 
 /// See `proto/leasehold.proto`.

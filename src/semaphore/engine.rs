@@ -196,6 +196,7 @@ impl Engine {
             repeatable: false,
             over: old.map_or_else(Arc::default, |old| Arc::clone(&old.over)),
             clock: Arc::clone(&self.terms.backend().clock),
+            session: None,
         };
         Slot { grant, number }
     }

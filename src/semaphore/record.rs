@@ -224,6 +224,7 @@ mod tests {
             beat: [7; 16].into(),
             lasts: Some(Duration::from_secs(30)),
             boot: Some(Boot { id: [5; 16].into(), at: Duration::from_millis(12) }),
+            session: None,
         };
         let holding = |number: u8| Holding { number: number.into(), lease: lease(number), beat_stamp: Some(at) };
         Record {

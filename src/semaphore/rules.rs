@@ -136,6 +136,7 @@ impl Facts<'_> {
             now: self.moment,
             host: self.host,
             boot: terms.boot(),
+            session_over: None,
         }
     }
 
@@ -338,6 +339,7 @@ impl Planned {
             beat: stamp.write_id,
             lasts: Some(wish.ttl.as_duration()),
             boot: terms.boot_at(facts.moment),
+            session: None,
         };
         self.record.last_fence = Some(fence);
         self.record.holders.push(Holding { number, lease, beat_stamp: None });

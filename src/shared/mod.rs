@@ -9,7 +9,12 @@ mod setting;
 pub use change::SharedSettingsChange;
 pub use setting::{MARGIN, MAX_CLOCK_SKEW, Rules, SharedSetting, Stop};
 
-use crate::{Error, Result, storage::store_json::StoreRecord, timing, ttl::in_words};
+use crate::{
+    Error, Result,
+    storage::store_json::{FIRST_FORMAT, StoreRecord},
+    timing,
+    ttl::in_words,
+};
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use serde_json::{Map, Value};
 use std::{fmt, sync::Arc, time::Duration};
@@ -27,6 +32,8 @@ pub struct SharedSettings {
     pub max_clock_skew: Duration,
     /// Skew, and the longest write that may still land.
     pub margin: Duration,
+    /// The highest format of records that may be written. An operator raises it when no older version uses the store any more.
+    pub record_format: u32,
     /// All of them, with those two, in the order of [`declared`].
     values: Arc<[Duration]>,
     rules: Arc<[&'static Rules]>,
@@ -65,14 +72,18 @@ impl SharedSettings {
             None => Err(unreadable(setting)),
         };
         let values = declared(rules).map(value).collect::<Result<_>>()?;
-        let read = Self::of_values(rules, record.epoch(), values);
+        let mut read = Self::of_values(rules, record.epoch(), values);
+        if let Ok(read) = &mut read {
+            read.record_format = record.record_format()?;
+        }
         read.map_err(|error| error.while_doing("the store's own settings are wrong"))
     }
 
     /// Made of values in the order of [`declared`].
     pub(crate) fn of_values(rules: &Arc<[&'static Rules]>, epoch: u64, values: Vec<Duration>) -> Result<Self> {
         let (max_clock_skew, margin) = (values[0], values[1]);
-        let shared = Self { epoch, max_clock_skew, margin, values: values.into(), rules: Arc::clone(rules) };
+        let (values, rules) = (values.into(), Arc::clone(rules));
+        let shared = Self { epoch, max_clock_skew, margin, record_format: FIRST_FORMAT, values, rules };
         shared.validate()?;
         Ok(shared)
     }
@@ -161,7 +172,8 @@ impl SharedSettings {
     fn with(&self, change: &SharedSettingsChange, epoch: u64) -> Result<Self> {
         change.must_be_declared(&self.rules)?;
         let values = self.values().map(|(name, old)| change.get(name).unwrap_or(old)).collect();
-        Self::of_values(&self.rules, epoch, values)
+        let with = Self::of_values(&self.rules, epoch, values)?;
+        Ok(Self { record_format: self.record_format, ..with })
     }
 }
 
@@ -175,7 +187,7 @@ fn unreadable(setting: &SharedSetting) -> Error {
 
 impl PartialEq for SharedSettings {
     fn eq(&self, other: &Self) -> bool {
-        self.epoch == other.epoch && self.values().eq(other.values())
+        (self.epoch, self.record_format) == (other.epoch, other.record_format) && self.values().eq(other.values())
     }
 }
 

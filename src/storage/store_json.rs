@@ -20,6 +20,12 @@ use std::time::Duration;
 /// The format that this version writes; it reads no later one.
 const FORMAT: u32 = 1;
 
+/// The highest record format of a store that does not say one: what every version may write that reads this file.
+pub(crate) const FIRST_FORMAT: u32 = 2;
+
+/// The name of the highest record format in the file.
+const RECORD_FORMAT: &str = "record_format";
+
 /// A probe that the store has passed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Passed {
@@ -99,6 +105,26 @@ impl StoreRecord {
     /// A shared value, by its name in the file.
     pub(crate) fn value(&self, name: &str) -> Option<&Value> {
         self.values.get(name)
+    }
+
+    /// The highest record format that may be written.
+    pub(crate) fn record_format(&self) -> Result<u32> {
+        match self.values.get(RECORD_FORMAT) {
+            None => Ok(FIRST_FORMAT),
+            Some(value) => value.as_u64().and_then(|format| u32::try_from(format).ok()).ok_or_else(|| {
+                Error::corrupt(format!(
+                    "the store's own settings are wrong: {RECORD_FORMAT} is no number: restore store.json from a backup, or \
+                     write it again with the values in use: leasehold store repair"
+                ))
+            }),
+        }
+    }
+
+    /// Everything as it was, with another highest record format.
+    pub(crate) fn allowing(&self, stamp: Stamp, record_format: u32) -> Self {
+        let mut allowing = Self { write_id: stamp.write_id, revision: stamp.revision, ..self.clone() };
+        allowing.values.insert(RECORD_FORMAT.to_owned(), record_format.into());
+        allowing
     }
 
     /// A copy with a newer probe.

@@ -6,11 +6,12 @@ use crate::{
     clock::Timestamp,
     duration::millis,
     record::{Change, Changed, Patience, Plan},
+    session::RECORD_FORMAT,
     shared::Rules,
     storage::{
         Backend, Repair,
         cas::{self, Record as _},
-        store_json::{Passed, StoreRecord, StoreSlot},
+        store_json::{FIRST_FORMAT, Passed, StoreRecord, StoreSlot},
     },
     ttl::in_words,
 };
@@ -48,6 +49,50 @@ impl StoreInfo {
             spread: record.spread(None),
         })
     }
+}
+
+/// The highest record format that may be written, as it stands now.
+pub(super) async fn record_format(backend: &Arc<Backend>) -> Result<u32> {
+    let gone = || Error::config(format!("there are no settings in {}: open the store first", backend.place));
+    cas::read(backend, &StoreSlot).await?.ok_or_else(gone)?.record().record_format()
+}
+
+/// Allows a higher record format. The epoch stays: what is allowed changes nothing about what is there.
+pub(super) async fn allow_record_format(backend: &Arc<Backend>, format: u32, by: &str) -> Result<()> {
+    if !(FIRST_FORMAT..=RECORD_FORMAT).contains(&format) {
+        return Err(Error::invalid(format!(
+            "record format {format} is none that this version writes: {FIRST_FORMAT} to {RECORD_FORMAT}"
+        )));
+    }
+    let gone = || Error::config(format!("there are no settings in {}: open the store first", backend.place));
+    let known = cas::read(backend, &StoreSlot).await?.ok_or_else(gone)?;
+    let allowed = known.record().record_format()?;
+    if allowed == format {
+        return Ok(());
+    }
+    if allowed > format {
+        return Err(Error::invalid(format!(
+            "the store allows record format {allowed} already, and there may be records of it: it cannot be lowered to {format}"
+        )));
+    }
+    let what = format!("record_format {format} instead of {allowed}");
+    let log = Repair { what: "record_format_allowed", namespace: None, key: None, reason: &what, by, aside: None };
+    log.record(backend).await?;
+    let patience = Patience { within: 3 * backend.request_timeout, conflicts: CONFLICTS };
+    let mut change = Change::new(backend, StoreSlot, Some(Arc::new(known)), patience);
+    let changed = change.run(|there, stamp| {
+        let there = there.ok_or_else(gone)?.record();
+        let plan = match there.record_format()? >= format {
+            true => Plan::Stop(()),
+            false => Plan::Write(there.allowing(stamp, format)),
+        };
+        Ok(((), plan))
+    });
+    match changed.await? {
+        Changed::Won(..) | Changed::Stopped(()) => {}
+    }
+    tracing::warn!(store = %backend.place, format, by, "a higher record format was allowed");
+    Ok(())
 }
 
 /// Changes the shared settings, by a swap on what was read: of two operators who change it at once, one is told.

@@ -31,6 +31,7 @@ use crate::{
     kind::Kind,
     lease::{Engine, Lock, TryLock},
     semaphore::{self, Semaphore, Semaphores},
+    session::NewSession,
     shared::Rules,
     storage::{Backend, cas, store_json::StoreSlot},
     stream::{self, Stream, StreamName, Streams},
@@ -126,6 +127,21 @@ impl Store {
         N::Error: Into<Error>,
     {
         Ok(Leases::new(Arc::clone(&self.engine), namespace.try_into().map_err(Into::into)?))
+    }
+
+    /// Begins a session, under which any number of locks are held for the price of one; see [`crate::session`].
+    pub fn session(&self) -> NewSession {
+        let backend = Arc::clone(&self.backend);
+        let allowed = async move { info::record_format(&backend).await };
+        NewSession::new(Arc::clone(&self.engine), Box::pin(allowed))
+    }
+
+    /// Allows records of this format to be written from now on: for an operator who knows that no older version uses the store
+    /// any more, as those refuse to change such records. It cannot be taken back. Processes that run need not be restarted.
+    pub async fn allow_record_format(&self, format: u32, by: &str) -> Result<()> {
+        info::allow_record_format(&self.backend, format, by).await?;
+        self.engine.allow(format);
+        Ok(())
     }
 
     /// The decisions on transactions.
@@ -304,7 +320,7 @@ impl Store {
     pub async fn info(&self) -> Result<StoreInfo> {
         let known = cas::read(&self.backend, &StoreSlot).await?;
         let known = known.ok_or_else(|| no_store(&self.backend.place))?;
-        StoreInfo::of(known.record(), &self.rules())
+        StoreInfo::of(known.record(), &rules_of(&self.kinds))
     }
 
     /// Changes what all processes have alike, and raises the epoch.
@@ -315,17 +331,18 @@ impl Store {
     /// processes that go by different bounds could both believe in one lease. This handle, its clones and everything made
     /// from them go on with the old values: drop them all, and open the store again.
     pub async fn change_shared_settings(&self, change: &SharedSettingsChange, by: &str) -> Result<SharedSettings> {
-        info::change(&self.backend, &self.rules(), change, by).await
-    }
-
-    fn rules(&self) -> Arc<[&'static Rules]> {
-        self.kinds.iter().map(|kind| &kind.declaration().shared).collect()
+        info::change(&self.backend, &rules_of(&self.kinds), change, by).await
     }
 
     #[cfg(feature = "_internals")]
     pub(crate) fn backend(&self) -> &Arc<Backend> {
         &self.backend
     }
+}
+
+/// What these kinds say of shared settings.
+fn rules_of(kinds: &[Arc<dyn Kind>]) -> Arc<[&'static Rules]> {
+    kinds.iter().map(|kind| &kind.declaration().shared).collect()
 }
 
 impl fmt::Display for Store {

@@ -25,7 +25,7 @@ const LAYERS: &[&[&str]] = &[
     &["archive"],
     &["job"],
     &["stream"],
-    &["semaphore"],
+    &["semaphore", "session"],
     &["decision", "fenced", "lease"],
     &["fsck", "sweep"],
     &["kind"],

@@ -260,3 +260,84 @@ async fn waiting_for_a_key_held_elsewhere_is_one_read_a_look_and_one_mark() {
     assert_eq!(made, (2, 1));
     waiting.abort();
 }
+
+/// A store on which sessions are allowed, with one that holds a key.
+async fn with_session(bed: &Bed) -> (leasehold::session::Session, leasehold::lease::Guard) {
+    bed.store.allow_record_format(leasehold::session::RECORD_FORMAT, "test").await.unwrap();
+    let session = bed.store.session().await.unwrap();
+    let guard = session.lock("a").await.unwrap();
+    (session, guard)
+}
+
+#[tokio::test]
+async fn under_a_session_locking_costs_what_it_always_does() {
+    let bed = Bed::new().await;
+    let (session, guard) = with_session(&bed).await;
+    let (locked, made) = bed.counting(session.lock("b").into_future()).await;
+    assert_eq!(puts_and_gets(&made), (2, 1), "read, entry, swap");
+    let locked = locked.unwrap();
+    let (released, made) = bed.counting(locked.release()).await;
+    released.unwrap();
+    assert_eq!(puts_and_gets(&made), (1, 0));
+    let (locked, made) = bed.counting(session.lock("b").into_future()).await;
+    assert_eq!(puts_and_gets(&made), (1, 0), "seen free, and filed already");
+    let (released, made) = bed.counting(session.release()).await;
+    released.unwrap();
+    assert_eq!(puts_and_gets(&made), (1, 0), "all of them");
+    assert!(!guard.is_valid() && !locked.unwrap().is_valid());
+}
+
+#[tokio::test]
+async fn a_living_session_is_read_once_for_all_its_keys() {
+    let bed = Bed::new().await;
+    let (session, _guard) = with_session(&bed).await;
+    let _b = session.lock("b").await.unwrap();
+    let (store, leases) = other(&bed).await;
+    let (tried, made) = counting(&store, leases.acquire(&key("a"), &request())).await;
+    held(tried);
+    assert_eq!(made, (1, 2), "the key, its entry, and the session");
+    let (tried, made) = counting(&store, leases.acquire(&key("a"), &request())).await;
+    held(tried);
+    assert_eq!(made, (0, 1), "the key");
+    let (tried, made) = counting(&store, leases.acquire(&key("b"), &request())).await;
+    held(tried);
+    assert_eq!(made, (1, 1), "the key and its entry");
+}
+
+#[tokio::test]
+async fn taking_a_key_of_a_session_that_was_released_costs_one_read_more() {
+    let bed = Bed::new().await;
+    let (session, _guard) = with_session(&bed).await;
+    session.release().await.unwrap();
+    let (store, leases) = other(&bed).await;
+    let (taken, made) = counting(&store, leases.acquire(&key("a"), &request())).await;
+    granted(taken);
+    assert_eq!(made, (2, 2), "the key, its entry, the session, and the swap");
+}
+
+#[tokio::test]
+async fn a_dead_session_is_cleared_once_for_all_its_keys() {
+    let bed = Bed::new().await;
+    let (session, guard) = with_session(&bed).await;
+    let b = session.lock("b").await.unwrap();
+    // Its process is gone: nothing is renewed, and nothing given back.
+    std::mem::forget((session, guard, b));
+    bed.server
+        .faults()
+        .script(Rule::always(Op::Put, Fault::Refuse(leasehold_testkit::Answer::Status(503))).on("session!2f"));
+    for _ in 0..40 {
+        bed.clock.advance(Duration::from_secs(1));
+        for _ in 0..200 {
+            tokio::task::yield_now().await;
+        }
+    }
+    bed.server.faults().clear();
+    let (store, leases) = other(&bed).await;
+    let (taken, made) = counting(&store, leases.acquire(&key("a"), &request())).await;
+    granted(taken);
+    println!("first key of a dead session: {made:?}");
+    assert_eq!(made, (4, 4), "key, entry, session, time object and back, session again, its clear, the swap");
+    let (taken, made) = counting(&store, leases.acquire(&key("b"), &request())).await;
+    granted(taken);
+    assert_eq!(made, (2, 1), "as any ended lease");
+}

@@ -34,6 +34,7 @@ mod second_witness;
 mod semaphore;
 #[cfg(unix)]
 mod semaphore_crowd;
+mod session;
 mod store_answers;
 mod stream;
 mod sweeper;

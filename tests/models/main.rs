@@ -9,6 +9,7 @@ mod corpora;
 mod decisions;
 mod leases;
 mod retiring;
+mod sessions;
 
 use leasehold::{Clock, clock::SystemClock};
 use stateright::{Checker, HasDiscoveries, Model};

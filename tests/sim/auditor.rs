@@ -6,6 +6,7 @@ use crate::{
     queue::Jobs,
     records::{Lease, Record, hour_of, id},
     register::Register,
+    sessions::ended_early,
     slots::Slots,
     world::{SKEW_MICROS, World},
 };
@@ -48,6 +49,7 @@ pub struct Sent {
 pub struct State {
     pub records: BTreeMap<String, Record>,
     entries: BTreeSet<String>,
+    entries_under: BTreeSet<String>,
     /// Who sent which write.
     pub sent: BTreeMap<Vec<u8>, Sent>,
     fences: BTreeMap<String, BTreeSet<u64>>,
@@ -170,6 +172,13 @@ impl Auditor {
         } else if let Some((namespace, key)) = name.split_once("/meta/") {
             let key = key.strip_suffix(".pb").unwrap_or(key);
             self.world.watching(|| self.see_record(namespace, key, applied))
+        } else if name.contains("/.session-index/") {
+            let mut state = self.lock();
+            match applied.op == Op::Put {
+                true => state.entries_under.insert(name.to_owned()),
+                false => state.entries_under.remove(name),
+            };
+            Vec::new()
         } else if let Some((namespace, filed)) = name.split_once("/.lease-index/") {
             self.see_entry(namespace, filed, applied)
         } else if name.starts_with(".txn-decisions/") {
@@ -191,7 +200,7 @@ impl Auditor {
         let Some((hour, key)) = filed.split_once('/') else { return vec![format!("{name} is no entry")] };
         let record = state.records.get(&format!("{namespace}/{key}"));
         match record.and_then(|record| record.lease.as_ref()) {
-            Some(lease) if hour_of(lease) == hour && !self.misled => {
+            Some(lease) if lease.session.is_none() && hour_of(lease) == hour && !self.misled => {
                 vec![format!("I7: {name} was deleted while the lease {} is filed there", id(lease))]
             }
             _ => Vec::new(),
@@ -204,7 +213,13 @@ impl Auditor {
         let mut state = self.lock();
         let state = &mut *state;
         let key = &format!("{namespace}/{name}");
-        let Some(body) = &applied.body else { return vec![format!("I1: the record of {key} was deleted")] };
+        let Some(body) = &applied.body else {
+            // The key of a session is never used again; its record goes once it is free.
+            let free =
+                key.starts_with(".leasehold/session") && state.records.get(key).is_some_and(|old| old.lease.is_none());
+            state.records.remove(key);
+            return if free { Vec::new() } else { vec![format!("I1: the record of {key} was deleted")] };
+        };
         let Ok(record) = Record::decode(body.clone()) else { return vec![format!("{key} cannot be read")] };
         let before = state.records.insert(key.clone(), record.clone()).unwrap_or_default();
         let Some(writer) = state.sent.get(&record.write_id) else {
@@ -239,11 +254,12 @@ impl Auditor {
                     must(state.fences.entry(key.clone()).or_default().insert(lease.fence), "I2: a fence is used once");
                 }
             }
-            must(record.hour.to_string() == hour_of(lease), "I7: a record knows its hour");
-            let entry = format!("{namespace}/.lease-index/{}/{name}", hour_of(lease));
-            let filed = self.misled || state.entries.contains(&entry);
+            let under = lease.session.is_some();
+            must(under || record.hour.to_string() == hour_of(lease), "I7: a record knows its hour");
+            let entry = entry_of(namespace, name, lease);
+            let filed = self.misled || state.entries.contains(&entry) || state.entries_under.contains(&entry);
             // Its writer was suspended as it sent it, and the hour was swept: it frees the lease or files it again.
-            let late = now > swept_from(lease);
+            let late = now > swept_from(lease) && !under;
             if !filed && late {
                 state.late.insert(key.clone(), (machine, lease.id.clone()));
             }
@@ -269,6 +285,18 @@ impl Auditor {
             && record.lease.as_ref().is_none_or(|lease| lease.id != old.id)
             && let Ok(old_id) = lease_id(Some(old))
             && !state.released.contains(&old_id)
+            && old.session.is_some()
+            && !state.forced.contains(key)
+            && state.known.contains(&old_id)
+            && let Some(early) = ended_early(state, old)
+        {
+            must(false, &early);
+        }
+        if let Some(old) = &before.lease
+            && record.lease.as_ref().is_none_or(|lease| lease.id != old.id)
+            && let Ok(old_id) = lease_id(Some(old))
+            && !state.released.contains(&old_id)
+            && old.session.is_none()
             && state.known.contains(&old_id)
             && sound
             && !state.tainted.contains(&old.id)
@@ -319,6 +347,17 @@ pub struct Left {
     pub entries: Vec<String>,
     pub markers: Vec<(TxnId, bool)>,
     pub highest: Vec<(Place, u64)>,
+}
+
+/// Where the entry of a lease must be.
+fn entry_of(namespace: &str, name: &str, lease: &Lease) -> String {
+    match &lease.session {
+        None => format!("{namespace}/.lease-index/{}/{name}", hour_of(lease)),
+        Some(session) => {
+            let digits: String = session.id.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("{namespace}/.session-index/{digits}/{name}")
+        }
+    }
 }
 
 /// From when on the hour of a lease may have been swept.

@@ -109,10 +109,11 @@ impl Auditor {
                     Timestamp::from_micros(now),
                     lease.as_ref().map(|lease| (id(lease), lease.fence, &lease.owner))
                 )),
-                Some(lease) if lease.expires_ms < grant.expires_at().as_millis() => problems.push(format!(
-                    "exclusion: machine {machine} believes in {grant:?}, and {key} has it until {} only",
-                    Timestamp::from_millis(lease.expires_ms)
-                )),
+                Some(lease) if lease.session.is_none() && lease.expires_ms < grant.expires_at().as_millis() => problems
+                    .push(format!(
+                        "exclusion: machine {machine} believes in {grant:?}, and {key} has it until {} only",
+                        Timestamp::from_millis(lease.expires_ms)
+                    )),
                 Some(_) => {}
             }
         }
@@ -123,7 +124,8 @@ impl Auditor {
     /// By its monotonic clock no client considers a lease valid for longer than the record says that it lasts, counted from
     /// when its last renewal was sent: a process that takes it over goes by that.
     fn too_long(&self, state: &State, lease: Option<&Lease>, grant: &Grant) -> Option<String> {
-        let lease = lease.filter(|lease| lease.id == grant.lease_id().as_bytes())?;
+        // Under a session it is not renewed by itself, and says nothing of how long it lasts.
+        let lease = lease.filter(|lease| lease.id == grant.lease_id().as_bytes() && lease.session.is_none())?;
         let since = self.world.now() - state.sent.get(&lease.beat)?.at;
         let lasts = i64::try_from(lease.lasts_ms.unwrap_or(lease.ttl_ms)).ok()?.saturating_mul(1000);
         let left = i64::try_from(self.world.without_wall(|| grant.time_left()).as_micros()).ok()?;

@@ -77,6 +77,9 @@ impl Client {
         if self.plan.profile == Profile::Semaphore {
             return Box::pin(self.semaphore()).await;
         }
+        if self.plan.profile == Profile::Session && self.dice.random_range(0..2) == 0 {
+            return self.session().await;
+        }
         if self.plan.profile == Profile::Operated && self.dice.random_range(0..3) == 0 {
             return Box::pin(self.operate()).await;
         }

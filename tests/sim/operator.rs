@@ -24,7 +24,7 @@ impl Client {
     }
 
     /// Takes a lease away from its holder.
-    async fn force(&mut self) {
+    pub async fn force(&mut self) {
         let place = self.place();
         let leases = self.leases(&place);
         self.auditor.forcing(&place);

@@ -20,27 +20,29 @@ pub enum Profile {
     Operated,
     /// Producers and workers on a queue. No seed has it by itself: `tests/sim/queue` runs them beside the others.
     Queues,
+    /// Leases under sessions beside others, with every way in which clocks are wrong. No seed is of this kind by itself.
+    Session,
     /// Semaphores only. No seed is of this kind by itself: it is named.
     Semaphore,
 }
 
 /// What only some kinds of runs have.
 const SPECIAL: [(&str, &[Profile]); 17] = {
-    use Profile::{Clocks, Operated, Queues, Semaphore, Served, Shared};
+    use Profile::{Clocks, Operated, Queues, Semaphore, Served, Session, Shared};
     [
         ("by_id", &[Served, Clocks, Shared, Operated, Semaphore]),
-        ("evict", &[Served, Clocks, Operated, Semaphore]),
-        ("sweeper", &[Served, Clocks, Shared, Operated, Semaphore]),
-        ("wrong", &[Clocks, Shared, Queues, Semaphore]),
+        ("evict", &[Served, Clocks, Operated, Semaphore, Session]),
+        ("sweeper", &[Served, Clocks, Shared, Operated, Semaphore, Session]),
+        ("wrong", &[Clocks, Shared, Queues, Semaphore, Session]),
         ("one_shot", &[Clocks, Shared]),
-        ("rates", &[Clocks, Shared, Queues, Semaphore]),
-        ("dates", &[Clocks, Shared, Operated, Queues, Semaphore]),
+        ("rates", &[Clocks, Shared, Queues, Semaphore, Session]),
+        ("dates", &[Clocks, Shared, Operated, Queues, Semaphore, Session]),
         ("proxy", &[Clocks, Shared]),
-        ("fronts", &[Clocks, Semaphore]),
-        ("whole", &[Clocks, Shared, Operated, Queues, Semaphore]),
-        ("force", &[Operated]),
+        ("fronts", &[Clocks, Semaphore, Session]),
+        ("whole", &[Clocks, Shared, Operated, Queues, Semaphore, Session]),
+        ("force", &[Operated, Session]),
         ("fsck", &[Operated]),
-        ("namespaces", &[Operated]),
+        ("namespaces", &[Operated, Session]),
         ("long", &[Operated]),
         ("max_hold", &[Clocks, Operated]),
         ("new_key", &[Operated]),
@@ -49,8 +51,16 @@ const SPECIAL: [(&str, &[Profile]); 17] = {
 };
 
 impl Profile {
-    const ALL: [Self; 7] =
-        [Self::Plain, Self::Served, Self::Clocks, Self::Shared, Self::Operated, Self::Queues, Self::Semaphore];
+    const ALL: [Self; 8] = [
+        Self::Plain,
+        Self::Served,
+        Self::Clocks,
+        Self::Shared,
+        Self::Operated,
+        Self::Queues,
+        Self::Session,
+        Self::Semaphore,
+    ];
 
     /// That of a seed.
     pub fn of(seed: u64) -> Self {

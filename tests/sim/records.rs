@@ -33,6 +33,17 @@ pub struct Lease {
     pub beat: Vec<u8>,
     #[prost(uint64, optional, tag = "11")]
     pub lasts_ms: Option<u64>,
+    #[prost(message, optional, tag = "13")]
+    pub session: Option<Session>,
+}
+
+/// The session that a lease is held under.
+#[derive(Clone, PartialEq, Message)]
+pub struct Session {
+    #[prost(bytes = "vec", tag = "1")]
+    pub id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub lease: Vec<u8>,
 }
 
 /// The hour under which a lease must be filed.

@@ -321,7 +321,7 @@ pub(super) async fn leader(State(app): State<App>, query: Query) -> Result<Json<
 }
 
 /// Take a lease away from whoever has it. Its holder is not told before it renews: two may run until then.
-#[utoipa::path(post, path = "/v1/force-release", tag = "leases", request_body = ForceRelease,
+#[utoipa::path(post, path = "/v1/force-release", operation_id = "force_release", tag = "leases", request_body = ForceRelease,
     responses((status = 200, body = ForceReleased, description = "From whom it was taken, and where that is recorded")))]
 pub(super) async fn force(
     State(app): State<App>,
@@ -330,8 +330,8 @@ pub(super) async fn force(
 ) -> Result<Json<ForceReleased>, Problem> {
     let namespace = access.namespace(body.namespace.as_deref())?;
     let key = wire::key(body.key, body.key_b64)?;
-    if body.reason.trim().is_empty() || body.reason.len() > 1024 || body.by.len() > 256 {
-        return Err(Problem::invalid("`reason` has 1 to 1024 bytes, `by` at most 256"));
+    if body.reason.trim().is_empty() || body.reason.chars().count() > 1024 || body.by.chars().count() > 256 {
+        return Err(Problem::invalid("`reason` has 1 to 1024 characters, `by` at most 256"));
     }
     let by = if body.by.is_empty() { "the service" } else { &body.by };
     let Some(forced) = app.store.leases(namespace.clone())?.force_release(&key, &body.reason, by).await? else {

@@ -100,7 +100,12 @@ fn describe(with_token: bool) -> Value {
         document["components"]["schemas"][name]["oneOf"] =
             json!([{ "required": ["key"] }, { "required": ["key_b64"] }]);
     }
-    document["paths"]["/v1/sweep"]["post"]["requestBody"]["required"] = json!(false);
+    for path in ["/v1/sweep", "/v1/workers", "/v1/workers/{worker}/renew"] {
+        document["paths"][path]["post"]["requestBody"]["required"] = json!(false);
+    }
+    for name in ["EndJobs", "FailJobs", "SnoozeJobs"] {
+        document["components"]["schemas"][name]["properties"]["jobs"]["uniqueItems"] = json!(true);
+    }
     let token =
         "One of the tokens in the file that the service was started with, which also says what each of them may do";
     document["components"]["securitySchemes"] =
@@ -133,9 +138,14 @@ mod tests {
     #[test]
     fn every_operation_has_a_right_and_every_right_an_operation() {
         let document = describe(true);
-        let mut described = Vec::new();
+        let (mut described, mut ids) = (Vec::new(), std::collections::HashSet::new());
         for (path, item) in document["paths"].as_object().unwrap() {
-            for method in item.as_object().unwrap().keys() {
+            for (method, operation) in item.as_object().unwrap() {
+                assert!(
+                    ids.insert(operation["operationId"].to_string()),
+                    "{method} {path}: {}",
+                    operation["operationId"]
+                );
                 if path.starts_with("/v1/") || path == "/metrics" {
                     described.push((method.to_uppercase(), path.clone()));
                 }

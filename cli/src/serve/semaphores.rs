@@ -25,7 +25,7 @@ use std::time::Duration;
 /// Acquire a slot of a semaphore, waiting for it if asked to.
 ///
 /// A slot whose answer could not be handed to the connection is given back.
-#[utoipa::path(post, path = "/v1/semaphores/acquire", tag = "semaphores", request_body = AcquireSlot,
+#[utoipa::path(post, path = "/v1/semaphores/acquire", operation_id = "acquire_slot", tag = "semaphores", request_body = AcquireSlot,
     responses((status = 200, body = Slot, description = "It is yours")))]
 pub(super) async fn acquire(
     State(app): State<App>,
@@ -106,7 +106,7 @@ fn hand_over(body: Vec<u8>, owed: Owed) -> Response {
 }
 
 /// Renew a slot. One that has ended is lost, even if nobody took it.
-#[utoipa::path(post, path = "/v1/semaphores/renew", tag = "semaphores", request_body = RenewSlot,
+#[utoipa::path(post, path = "/v1/semaphores/renew", operation_id = "renew_slot", tag = "semaphores", request_body = RenewSlot,
     responses((status = 200, body = Slot, description = "It is still yours")))]
 pub(super) async fn renew(
     State(app): State<App>,
@@ -123,7 +123,7 @@ pub(super) async fn renew(
 }
 
 /// Give a slot back. Giving back what one does not have is fine.
-#[utoipa::path(post, path = "/v1/semaphores/release", tag = "semaphores", request_body = ReleaseSlot,
+#[utoipa::path(post, path = "/v1/semaphores/release", operation_id = "release_slot", tag = "semaphores", request_body = ReleaseSlot,
     responses((status = 200, body = Released, description = "It is not yours any more")))]
 pub(super) async fn release(
     State(app): State<App>,
@@ -136,7 +136,7 @@ pub(super) async fn release(
 }
 
 /// Change how many slots a semaphore has, for everybody.
-#[utoipa::path(post, path = "/v1/semaphores/resize", tag = "semaphores", request_body = ResizeSemaphore,
+#[utoipa::path(post, path = "/v1/semaphores/resize", operation_id = "resize_semaphore", tag = "semaphores", request_body = ResizeSemaphore,
     responses((status = 200, body = SemaphoreStatus, description = "What there is now")))]
 pub(super) async fn resize(
     State(app): State<App>,
@@ -145,12 +145,14 @@ pub(super) async fn resize(
 ) -> Result<Json<SemaphoreStatus>, Problem> {
     let semaphores = app.store.semaphores(access.namespace(body.namespace.as_deref())?)?;
     let name = Key::new(body.name)?;
+    // There is nothing to resize where nobody has asked for a slot.
+    look(&semaphores, &name).await?;
     semaphores.resize(&name, body.size).await?;
     look(&semaphores, &name).await
 }
 
 /// Who holds the slots of a semaphore. Not activity.
-#[utoipa::path(get, path = "/v1/semaphore", tag = "semaphores",
+#[utoipa::path(get, path = "/v1/semaphore", operation_id = "semaphore", tag = "semaphores",
     params(("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out"),
            ("name" = String, Query, min_length = 1, max_length = 200, description = "The semaphore")),
     responses((status = 200, body = SemaphoreStatus, description = "Who holds its slots, and how many wait")))]

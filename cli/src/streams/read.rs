@@ -188,7 +188,8 @@ impl Read {
             ));
         };
         while let Some(batch) = consumer.next().await? {
-            show_all(config, partition, &batch, &mut u64::MAX.clone())?;
+            let mut all = u64::MAX;
+            show_all(config, partition, &batch, &mut all)?;
             consumer.ack(&batch).await?;
         }
         Ok(consumer.close().await?)

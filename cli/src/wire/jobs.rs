@@ -23,7 +23,7 @@ const LONGEST_TEXT: usize = 128;
 pub(crate) struct NewJob {
     /// What it carries, as text.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(max_length = 1_000_000, example = "ann@example.org", value_type = String)]
+    #[schema(example = "ann@example.org", value_type = String)]
     pub(crate) args: Option<String>,
     /// What it carries, as JSON: it is stored, and handed to its worker, as the text of this value.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
@@ -35,23 +35,23 @@ pub(crate) struct NewJob {
     pub(crate) args_b64: Option<String>,
     /// What kind of job it is, for its handler.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 32, value_type = String)]
+    #[schema(min_length = 1, max_length = 128, value_type = String)]
     pub(crate) kind: Option<String>,
     /// On whose behalf: tenants take turns.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 32, value_type = String)]
+    #[schema(min_length = 1, max_length = 128, value_type = String)]
     pub(crate) tenant: Option<String>,
     /// Jobs of one key are limited together, if the queue has a limit.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 32, value_type = String)]
+    #[schema(min_length = 1, max_length = 128, value_type = String)]
     pub(crate) key: Option<String>,
     /// Dropped as a duplicate if another job of this key is queued or running when it is taken in.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 32, value_type = String)]
+    #[schema(min_length = 1, max_length = 128, value_type = String)]
     pub(crate) unique_key: Option<String>,
     /// The caller's own id, shown wherever the job is.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
-    #[schema(min_length = 1, max_length = 32, value_type = String)]
+    #[schema(min_length = 1, max_length = 128, value_type = String)]
     pub(crate) caller_id: Option<String>,
     /// Lower ones come first; below 0 is urgent.
     #[serde(default)]

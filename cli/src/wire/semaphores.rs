@@ -23,11 +23,11 @@ pub(crate) struct ForceRelease {
     #[schema(pattern = "^([A-Za-z0-9+/]{4}){0,340}([A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=|[A-Za-z0-9+/][AQgw]==)$", value_type = String)]
     pub(crate) key_b64: Option<String>,
     /// Why, for the record.
-    #[schema(min_length = 1, max_length = 200, pattern = "[^\\s]")]
+    #[schema(min_length = 1, max_length = 1024, pattern = "[^\\s]")]
     pub(crate) reason: String,
     /// Who does it, for the record.
     #[serde(default)]
-    #[schema(max_length = 64)]
+    #[schema(max_length = 256)]
     pub(crate) by: String,
 }
 
@@ -51,14 +51,14 @@ pub(crate) struct AcquireSlot {
     #[schema(pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", value_type = String)]
     pub(crate) namespace: Option<String>,
     /// The semaphore.
-    #[schema(min_length = 1, max_length = 200, example = "gpu")]
+    #[schema(min_length = 1, max_length = 1024, example = "gpu")]
     pub(crate) name: String,
     /// How many slots it has. The first who asks decides; another number is refused from then on.
     #[schema(minimum = 1, maximum = 128)]
     pub(crate) size: u32,
     /// Who asks.
     #[serde(default)]
-    #[schema(max_length = 64)]
+    #[schema(max_length = 256)]
     pub(crate) owner: String,
     /// How long the slot lasts without being renewed.
     #[serde(default, deserialize_with = "maybe_whole", skip_serializing_if = "Option::is_none")]
@@ -79,7 +79,7 @@ pub(crate) struct RenewSlot {
     #[schema(pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", value_type = String)]
     pub(crate) namespace: Option<String>,
     /// The semaphore.
-    #[schema(min_length = 1, max_length = 200)]
+    #[schema(min_length = 1, max_length = 1024)]
     pub(crate) name: String,
     /// Which, as the answer to its acquire said.
     #[schema(pattern = "^[0-9a-f]{32}$")]
@@ -99,7 +99,7 @@ pub(crate) struct ReleaseSlot {
     #[schema(pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", value_type = String)]
     pub(crate) namespace: Option<String>,
     /// The semaphore.
-    #[schema(min_length = 1, max_length = 200)]
+    #[schema(min_length = 1, max_length = 1024)]
     pub(crate) name: String,
     /// Which, as the answer to its acquire said.
     #[schema(pattern = "^[0-9a-f]{32}$")]
@@ -115,7 +115,7 @@ pub(crate) struct ResizeSemaphore {
     #[schema(pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", value_type = String)]
     pub(crate) namespace: Option<String>,
     /// The semaphore.
-    #[schema(min_length = 1, max_length = 200)]
+    #[schema(min_length = 1, max_length = 1024)]
     pub(crate) name: String,
     /// How many slots it has from now on. Made smaller, it takes effect as holders leave.
     #[schema(minimum = 1, maximum = 128)]

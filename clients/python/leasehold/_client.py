@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from http.client import HTTPException
 from typing import Any, Literal, Optional, Union
 
+from ._errors import Held, LeaseholdError, Lost, TimedOut, Unavailable
+from ._jobs import Queue
 from ._lease import Lease, is_lease, now
 
 Key = Union[str, bytes]
@@ -25,33 +27,6 @@ Json = dict[str, Any]
 _SLICE = 20.0
 #: How often a request is repeated when the service does not answer.
 _RETRIES = 4
-
-
-class LeaseholdError(Exception):
-    """Something went wrong. `code` never changes its meaning; the service's documentation lists them all."""
-
-    def __init__(self, code: str, detail: str, status: int = 0, problem: Optional[Json] = None) -> None:
-        super().__init__(f"{detail} [{code}]")
-        self.code = code
-        self.detail = detail
-        self.status = status
-        self.problem: Json = problem or {}
-
-
-class Held(LeaseholdError):
-    """Another one holds the key."""
-
-
-class TimedOut(Held):
-    """Another one held the key for as long as was waited."""
-
-
-class Lost(LeaseholdError):
-    """The lease is not ours any more. Stop what it protects."""
-
-
-class Unavailable(LeaseholdError):
-    """The service or its store did not answer: try again later."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -200,6 +175,12 @@ class Client:
         leader: Optional[Json] = self._call("GET", "/v1/elections/leader?" + self._query(name=name))["leader"]
         return leader
 
+    # Jobs
+
+    def queue(self, name: str) -> Queue:
+        """A queue of jobs."""
+        return Queue(self, name)
+
     # Decisions
 
     def begin(self) -> str:
@@ -227,9 +208,14 @@ class Client:
     def _query(self, **values: Key) -> str:
         return urllib.parse.urlencode({"namespace": self.namespace, **values})
 
-    def _request(self, method: str, path: str, body: Optional[Json], headers: dict[str, str]) -> urllib.request.Request:
+    def _request(
+        self, method: str, path: str, body: Union[Json, bytes, None], headers: dict[str, str]
+    ) -> urllib.request.Request:
         request = urllib.request.Request(self.url + path, method=method, headers=headers)
-        if body is not None:
+        if isinstance(body, bytes):
+            request.data = body
+            request.add_header("Content-Type", "application/x-ndjson")
+        elif body is not None:
             request.data = json.dumps(body).encode()
             request.add_header("Content-Type", "application/json")
         if self._token:
@@ -256,7 +242,7 @@ class Client:
         self,
         method: str,
         path: str,
-        body: Optional[Json] = None,
+        body: Union[Json, bytes, None] = None,
         headers: Optional[dict[str, str]] = None,
         longer: float = 0.0,
         within: Optional[float] = None,
@@ -268,7 +254,7 @@ class Client:
         self,
         method: str,
         path: str,
-        body: Optional[Json] = None,
+        body: Union[Json, bytes, None] = None,
         headers: Optional[dict[str, str]] = None,
         longer: float = 0.0,
         within: Optional[float] = None,
@@ -280,7 +266,7 @@ class Client:
             sent = now()
             try:
                 with self._open(self._request(method, path, body, headers or {}), timeout) as answer:
-                    parsed: Json = json.load(answer)
+                    parsed: Json = {} if answer.status == 204 else json.load(answer)
                     return parsed, sent
             except (OSError, HTTPException, ValueError) as error:
                 failure = Unavailable("no_answer", f"{self.url} did not answer: {error}")

@@ -81,7 +81,7 @@ class Lease:
 
     def check(self) -> int:
         """The fence; raises `Lost` if the lease is not ours any more."""
-        from ._client import Lost
+        from ._errors import Lost
 
         if not self.is_valid():
             raise Lost("lost", f"the lease on {self.key!r} is not ours any more: stop what it protects")
@@ -113,7 +113,7 @@ class Lease:
 
     def renew(self) -> None:
         """Renews it, trying once; raises `Lost` if it is gone."""
-        from ._client import Lost
+        from ._errors import Lost
 
         self.check()
         sent = now()
@@ -145,7 +145,7 @@ class Lease:
         error: Optional[BaseException],
         trace: Optional[TracebackType],
     ) -> None:
-        from ._client import LeaseholdError
+        from ._errors import LeaseholdError
 
         try:
             self.release()
@@ -173,7 +173,7 @@ class Lease:
             _log.exception("telling of the loss of the lease on %r failed", self.key)
 
     def _keep(self) -> None:
-        from ._client import LeaseholdError, Lost
+        from ._errors import LeaseholdError, Lost
 
         # The answer may have been long under way.
         due = now() + min(self.ttl / 3, (self._deadline - now()) / 2)

@@ -259,6 +259,13 @@ pub(super) fn place(
     }
 }
 
+/// All jobs of a segment but `without`, unread.
+pub(crate) fn unread_of(facts: &Facts, without: &[u16]) -> Vec<Unread> {
+    let (mut runs, mut unread) = (Vec::new(), Vec::new());
+    place(&facts.runs, without, 0, 0, &mut runs, &mut unread);
+    unread
+}
+
 /// Spreads what comes at once over `width` milliseconds.
 pub(super) fn spread(parts: [u64; 3], width: Millis) -> Millis {
     let width = u64::try_from(width).unwrap_or(0).max(1);

@@ -3,6 +3,7 @@
 use super::{Desk, Given, Granted, Pending, Shard, Waits, claim_id};
 use crate::{
     Error, Result,
+    clock::Timestamp,
     job::{
         apply::{Begin, Begun, Op, Outcome},
         id::Class,
@@ -50,6 +51,7 @@ pub(super) fn has_begins(pending: &[Pending]) -> bool {
 ///
 /// An id that two callers begin at the same time is in two commits: each attempt has a fence of its own.
 pub(super) async fn write(shard: &Shard, ledger: &Ledger, pending: &mut [Pending]) -> Result<()> {
+    let now = Timestamp::from_millis(shard.now());
     let (mut places, mut jobs) = (Vec::new(), Vec::new());
     let (mut hashes, mut known, mut bytes) = (Vec::new(), HashSet::new(), 0);
     for (at, pending) in pending.iter_mut().enumerate() {
@@ -64,7 +66,8 @@ pub(super) async fn write(shard: &Shard, ledger: &Ledger, pending: &mut [Pending
         for one in mine {
             hashes.push(one.hash);
             known.insert(one.hash);
-            jobs.push(one.job.clone());
+            // Callers have read the clock at different times: a segment is sorted by due time, and these must stay in order.
+            jobs.push(NewJob { due: now, ..one.job.clone() });
         }
         bytes += weight;
         places.push((at, *claim, from..hashes.len()));

@@ -41,6 +41,7 @@ fn lease() -> Lease {
         beat: WriteId::from([3; 16]),
         lasts: Some(ms(30_000)),
         boot: None,
+        session: None,
     }
 }
 
@@ -56,6 +57,7 @@ fn known() -> Known {
         time: None,
         own: None,
         gone: None,
+        session_over: None,
         now: moment(500_000),
         host: false,
         boot: None,

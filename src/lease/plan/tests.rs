@@ -49,6 +49,7 @@ fn lease(process: [u8; 16]) -> Lease {
         beat: WriteId::from([3; 16]),
         lasts: Some(ms(30 * SECOND)),
         boot: None,
+        session: None,
     }
 }
 
@@ -84,7 +85,7 @@ fn a_free_key_is_granted_above_the_last_fence_and_without_a_mark() {
     let (rules, request, id) = (rules(), Request::default().owner("me"), LeaseId::from([9; 16]));
     let mark = Mark { process: ProcessId::from([8; 16]), since: at(0), interval: ms(SECOND) };
     let free = Record { waiting: Some(mark), ..record(None) };
-    let wanted = Wanted { request: &request, ttl: ttl(30 * SECOND), id };
+    let wanted = Wanted { request: &request, ttl: ttl(30 * SECOND), id, under: None };
     let change = written(grant(&view(Some(&free), 200 * SECOND, &rules), wanted, None));
     let lease = change.lease.unwrap();
     assert!(lease.fence > Fence::new(500).unwrap() && change.last_fence == Some(lease.fence) && change.beats);
@@ -94,7 +95,7 @@ fn a_free_key_is_granted_above_the_last_fence_and_without_a_mark() {
 #[test]
 fn a_held_key_is_refused_until_both_witnesses_say_that_it_has_ended() {
     let (rules, request, held) = (rules(), Request::default(), record(Some(lease([8; 16]))));
-    let wanted = Wanted { request: &request, ttl: ttl(SECOND), id: LeaseId::from([9; 16]) };
+    let wanted = Wanted { request: &request, ttl: ttl(SECOND), id: LeaseId::from([9; 16]), under: None };
     for millis in [100 * SECOND, 131 * SECOND, 133 * SECOND + 30] {
         stopped(grant(&view(Some(&held), millis, &rules), wanted, None));
     }
@@ -107,7 +108,7 @@ fn a_held_key_is_refused_until_both_witnesses_say_that_it_has_ended() {
 fn a_request_with_its_id_gets_its_own_lease_again_with_the_same_fence() {
     let (rules, request) = (rules(), Request::default().owner("holder").request_id("r"));
     let mine = record(Some(Lease { request_id: Some("r".to_owned()), ..lease([8; 16]) }));
-    let wanted = Wanted { request: &request, ttl: ttl(30 * SECOND), id: LeaseId::from([9; 16]) };
+    let wanted = Wanted { request: &request, ttl: ttl(30 * SECOND), id: LeaseId::from([9; 16]), under: None };
     for plan in [
         grant(&view(Some(&mine), 110 * SECOND, &rules), wanted, None),
         regrant(&view(Some(&mine), 110 * SECOND, &rules), &request, ttl(30 * SECOND)),
@@ -160,7 +161,7 @@ fn a_hand_over_is_a_grant_that_leaves_the_mark_and_a_release_removes_it() {
     let seen = view(Some(&held), 110 * SECOND, &rules);
     let freed = written(release(&seen, id, None));
     assert_eq!((freed.lease, freed.waiting, freed.last_fence), (None, None, Fence::new(500).ok()));
-    let next = Wanted { request: &request, ttl: ttl(SECOND), id: LeaseId::from([9; 16]) };
+    let next = Wanted { request: &request, ttl: ttl(SECOND), id: LeaseId::from([9; 16]), under: None };
     let change = written(release(&seen, id, Some(next)));
     assert!(change.waiting == Some(mark) && change.last_fence > Fence::new(500).ok());
     stopped(release(&seen, LeaseId::from([2; 16]), Some(next)));

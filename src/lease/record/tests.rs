@@ -39,6 +39,7 @@ fn free() -> Record {
         beat_stamp: None,
         forced: None,
         epoch: 0,
+        asked: Vec::new(),
     }
 }
 
@@ -57,6 +58,7 @@ fn held() -> Record {
             beat: [4; 16].into(),
             lasts: None,
             boot: None,
+            session: None,
         }),
         waiting: Some(Mark {
             process: [5; 16].into(),
@@ -119,6 +121,7 @@ fn leases() -> impl Strategy<Value = Lease> {
             beat: beat.into(),
             lasts: lasts.map(Duration::from_millis),
             boot: boot.map(|(id, at)| Boot { id: id.into(), at: Duration::from_millis(at) }),
+            session: None,
         }
     })
 }
@@ -160,6 +163,7 @@ prop_compose! {
             beat_stamp: stamp.map(Timestamp::from_micros),
             forced,
             epoch,
+            asked: Vec::new(),
         }
     }
 }
@@ -193,9 +197,10 @@ proptest! {
             beat_stamp_us: mark.map(|(since_ms, _)| since_ms),
             forced: mark.map(|_| wire::Forced { lease: id(2), by: "me".into(), reason: String::new() }),
             epoch: revision,
+            asked: Vec::new(),
             lease: lease.map(|(fence, granted_ms, expires_ms, ttl_ms)| wire::Lease {
                 id: id(1), process: id(2), beat: id(3), fence, granted_ms, expires_ms, ttl_ms,
-                lasts_ms: Some(ttl_ms), boot: Some(wire::Boot { id: id(1), at_ms: ttl_ms }),
+                lasts_ms: Some(ttl_ms), boot: Some(wire::Boot { id: id(1), at_ms: ttl_ms }), session: None,
                 ..Default::default()
             }),
             waiting: mark.map(|(since_ms, interval_ms)| wire::Mark { process: id(0), since_ms, interval_ms }),
@@ -294,7 +299,7 @@ fn what_we_would_never_write_is_not_read_either() {
 }
 
 /// The files of each format. They are never written again: what they hold is in the stores of users.
-fn golden() -> [(&'static str, Key, Record); 6] {
+fn golden() -> [(&'static str, Key, Record); 8] {
     let plain = Record { waiting: None, hour: None, ..held() };
     let bare = Lease { request_id: None, note: None, owner: "".into(), ..held().lease.unwrap() };
     [
@@ -304,7 +309,46 @@ fn golden() -> [(&'static str, Key, Record); 6] {
         ("v1/hashed", key("long/".repeat(200)), plain),
         ("v2/free", key("orders/42"), second(free())),
         ("v2/held", key("orders/42"), second(held())),
+        ("v3/under_session", key("orders/42"), third(held())),
+        ("v3/session", key("session/leases/08080808080808080808080808080808"), session()),
     ]
+}
+
+/// A lease that is held under a session.
+fn third(record: Record) -> Record {
+    let name = SessionName { id: [8; 16].into(), lease: [9; 16].into() };
+    let record = second(record);
+    let lease = record.lease.map(|lease| Lease { request_id: None, session: Some(name), ..lease });
+    Record { format: 3, lease, ..record }
+}
+
+/// The record of a session, whose process is asked for a lease.
+fn session() -> Record {
+    let record = second(held());
+    let away = ForcedAway { lease: [2; 16].into(), by: "alice".to_owned(), reason: "it hangs".to_owned() };
+    let asked = vec![Asked { namespace: Namespace::default(), key: key("orders/42"), away }];
+    Record { format: 3, asked, ..record }
+}
+
+#[test]
+fn a_record_has_the_third_format_only_while_it_has_to_do_with_sessions() {
+    let stamp = Stamp { write_id: [4; 16].into(), revision: 8 };
+    let named = third(held());
+    assert_eq!(named.clone().with_its_format().format, 3);
+    assert_eq!(session().with_its_format().format, 3);
+    assert_eq!(Record::without_lease(Some(&named), stamp, at(0)).with_its_format().format, 2, "given back");
+    assert_eq!(Record::after(Some(&named), None, stamp, at(0)).with_its_format().format, 3, "left as it is");
+    let later = Record { format: 4, ..named };
+    assert_eq!(Record::without_lease(Some(&later), stamp, at(0)).format, 4, "not ours to write");
+    assert!(later.must_be_ours(&key("orders/42")).unwrap_err().to_string().contains("use a newer version"));
+}
+
+#[test]
+fn a_session_in_an_older_format_is_damage() {
+    for record in [third(held()), session()] {
+        let body = encode(&key("orders/42"), &Record { format: 2, ..record });
+        assert!(decode(body).unwrap_err().contains("format 2 does not have"));
+    }
 }
 
 /// A record with all that the second format has added.
@@ -313,6 +357,7 @@ fn second(record: Record) -> Record {
     let lease = record.lease.map(|lease| Lease {
         lasts: Some(Duration::from_millis(45_001)),
         boot: Some(Boot { id: [7; 16].into(), at: Duration::from_millis(123_456) }),
+        session: None,
         ..lease
     });
     Record {
@@ -362,7 +407,7 @@ async fn bed() -> (FaultStore, TestClock, Leases) {
 /// As a later version might write it: with a field that we do not know.
 fn newer(record: &Record) -> Bytes {
     let mut message = fields(&key("a"), record);
-    message.format = FORMAT + 1;
+    message.format = SESSION_FORMAT + 1;
     // Field 14, a string.
     sealed(&message, b"\x72\x06future")
 }

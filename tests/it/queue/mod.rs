@@ -7,6 +7,7 @@ mod ending;
 mod events;
 mod inbox;
 mod keys;
+mod mending;
 mod operating;
 mod processes;
 mod schedules;

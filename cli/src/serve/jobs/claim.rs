@@ -38,7 +38,7 @@ impl FromRequestParts<App> for WorkerId {
 }
 
 /// Register a worker, which claims jobs under its id and keeps them by renewing.
-#[utoipa::path(post, path = "/v1/workers", tag = "jobs", request_body = NewWorker,
+#[utoipa::path(post, path = "/v1/workers", operation_id = "register_worker", tag = "jobs", request_body = NewWorker,
     responses((status = 200, body = Worker, description = "It may claim now")))]
 pub(in super::super) async fn register(
     State(app): State<App>,
@@ -60,7 +60,7 @@ pub(in super::super) async fn register(
 ///
 /// A worker that is silent for longer than its time to live is forgotten, and its jobs have failed: each uses an attempt, and
 /// the queue decides when it runs again.
-#[utoipa::path(post, path = "/v1/workers/{worker}/renew", tag = "jobs", request_body = RenewWorker,
+#[utoipa::path(post, path = "/v1/workers/{worker}/renew", operation_id = "renew_worker", tag = "jobs", request_body = RenewWorker,
     params(("worker" = String, Path, pattern = "^[0-9a-f]{32}$", description = "Its id")),
     responses((status = 200, body = Worker, description = "What it has in hand")))]
 pub(in super::super) async fn renew(
@@ -90,7 +90,7 @@ pub(in super::super) async fn renew(
 }
 
 /// A worker goes. What it has in hand goes back to its queues at once, and uses no attempt.
-#[utoipa::path(delete, path = "/v1/workers/{worker}", tag = "jobs",
+#[utoipa::path(delete, path = "/v1/workers/{worker}", operation_id = "leave_worker", tag = "jobs",
     params(("worker" = String, Path, pattern = "^[0-9a-f]{32}$", description = "Its id")),
     responses((status = 204, description = "It is gone")))]
 pub(in super::super) async fn leave(State(app): State<App>, WorkerId(worker): WorkerId) -> Result<StatusCode, Problem> {
@@ -112,7 +112,7 @@ pub(in super::super) async fn give_back(jobs: Vec<Job>) {
 /// Claim jobs, waiting for the first one if asked to.
 ///
 /// A claim counts as a renewal of its worker. Jobs whose answer could not be handed to the connection go back to the queue.
-#[utoipa::path(post, path = "/v1/queues/{queue}/claim", tag = "jobs", request_body = ClaimJobs,
+#[utoipa::path(post, path = "/v1/queues/{queue}/claim", operation_id = "claim_jobs", tag = "jobs", request_body = ClaimJobs,
     params(("queue" = String, Path, pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.:-]{0,63}$", description = "The queue"),
            ("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out")),
     responses((status = 200, body = Claimed, description = "The jobs that are the worker's now; none, if there were none")))]

@@ -2,7 +2,7 @@
 
 use super::{
     super::{App, answer::Json, input::Batch},
-    BATCH, Named,
+    BATCH, Named, is_uuid,
     workers::Asked,
 };
 use crate::wire::{Answered, AttemptName, AttemptResult, EndJobs, FailJobs, Problem, SnoozeJobs};
@@ -18,7 +18,7 @@ const SIDE_BY_SIDE: usize = 16;
 const ERROR: usize = 200;
 
 /// Finish jobs. One that somebody else has been given meanwhile is refused, and the answer says who has it.
-#[utoipa::path(post, path = "/v1/queues/{queue}/finish", tag = "jobs", request_body = EndJobs,
+#[utoipa::path(post, path = "/v1/queues/{queue}/finish", operation_id = "finish_jobs", tag = "jobs", request_body = EndJobs,
     params(("queue" = String, Path, pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.:-]{0,63}$", description = "The queue"),
            ("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out")),
     responses((status = 200, body = Answered, description = "All of them have ended")))]
@@ -31,7 +31,7 @@ pub(in super::super) async fn finish(
 }
 
 /// Say that attempts have failed. The queue decides when each job runs again, or that it is dead.
-#[utoipa::path(post, path = "/v1/queues/{queue}/fail", tag = "jobs", request_body = FailJobs,
+#[utoipa::path(post, path = "/v1/queues/{queue}/fail", operation_id = "fail_jobs", tag = "jobs", request_body = FailJobs,
     params(("queue" = String, Path, pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.:-]{0,63}$", description = "The queue"),
            ("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out")),
     responses((status = 200, body = Answered, description = "When each runs again, or that it is dead")))]
@@ -41,13 +41,16 @@ pub(in super::super) async fn fail(
     Batch(body, _room): Batch<FailJobs>,
 ) -> Result<Json<Answered>, Problem> {
     let FailJobs { worker, jobs, error, for_good } = body;
+    if error.chars().count() > 4096 {
+        return Err(Problem::invalid("`error` has at most 4096 characters"));
+    }
     let error: String = error.chars().take(ERROR).collect();
     let what = |job: Job| if for_good { job.fail_for_good(&error) } else { job.fail(&error) };
     answer(app, named, worker, jobs, what).await
 }
 
 /// Let jobs run again later. No attempt is used.
-#[utoipa::path(post, path = "/v1/queues/{queue}/snooze", tag = "jobs", request_body = SnoozeJobs,
+#[utoipa::path(post, path = "/v1/queues/{queue}/snooze", operation_id = "snooze_jobs", tag = "jobs", request_body = SnoozeJobs,
     params(("queue" = String, Path, pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.:-]{0,63}$", description = "The queue"),
            ("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out")),
     responses((status = 200, body = Answered, description = "When each runs again")))]
@@ -64,7 +67,7 @@ pub(in super::super) async fn snooze(
 }
 
 /// Give jobs back as they were: for a worker that shuts down. No attempt is used.
-#[utoipa::path(post, path = "/v1/queues/{queue}/release", tag = "jobs", request_body = EndJobs,
+#[utoipa::path(post, path = "/v1/queues/{queue}/release", operation_id = "release_jobs", tag = "jobs", request_body = EndJobs,
     params(("queue" = String, Path, pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.:-]{0,63}$", description = "The queue"),
            ("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out")),
     responses((status = 200, body = Answered, description = "They wait again")))]
@@ -82,7 +85,9 @@ fn check(names: &[AttemptName]) -> Result<(), Problem> {
     }
     let mut seen = HashSet::new();
     for name in names {
-        name.id.parse::<JobId>()?;
+        if !is_uuid(&name.id) {
+            name.id.parse::<JobId>()?;
+        }
         if !seen.insert(name) {
             return Err(Problem::invalid(format!("job {} is there twice", name.id)));
         }
@@ -147,11 +152,9 @@ async fn result(app: &App, named: &Named, worker: &str, name: AttemptName, from:
 }
 
 async fn look_up(queue: &Queue, name: &AttemptName) -> AttemptResult {
-    let found = match name.id.parse::<JobId>() {
-        Ok(id) => queue.get(id).await,
-        Err(error) => Err(error),
-    };
-    match found {
+    // What looks like an id and is none is no job's.
+    let Ok(id) = name.id.parse::<JobId>() else { return AttemptResult::not_ours(name, None) };
+    match queue.get(id).await {
         Ok(info) => AttemptResult::not_ours(name, info.as_ref()),
         Err(error) => AttemptResult::of(name, Err(error.to_string())),
     }

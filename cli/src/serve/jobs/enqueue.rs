@@ -69,7 +69,7 @@ fn lines(bytes: &[u8]) -> Result<Vec<job::NewJob>, Problem> {
 /// They are durable when this is answered. Send an `Idempotency-Key` to be safe from lost answers: the same request under the
 /// same key has the same ids, and enqueues nothing twice. Jobs without one that arrive at the same time share a request to the
 /// store.
-#[utoipa::path(post, path = "/v1/queues/{queue}/jobs", tag = "jobs",
+#[utoipa::path(post, path = "/v1/queues/{queue}/jobs", operation_id = "enqueue_jobs", tag = "jobs",
     request_body(content((NewJob = "application/json"), (String = "application/x-ndjson"))),
     params(("queue" = String, Path, pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.:-]{0,63}$", description = "The queue"),
            ("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out"),

@@ -9,7 +9,7 @@ use axum::extract::State;
 use leasehold::job::Cancelled;
 
 /// How many jobs a queue has, by what they are doing. Not activity.
-#[utoipa::path(get, path = "/v1/queues/{queue}", tag = "jobs",
+#[utoipa::path(get, path = "/v1/queues/{queue}", operation_id = "queue", tag = "jobs",
     params(("queue" = String, Path, pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.:-]{0,63}$", description = "The queue"),
            ("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out")),
     responses((status = 200, body = QueueStatus, description = "One listing, and one read for each shard")))]
@@ -32,7 +32,7 @@ pub(in super::super) async fn status(State(app): State<App>, named: Named) -> Re
 }
 
 /// What is known of a job. One that ended a while ago is not found.
-#[utoipa::path(get, path = "/v1/queues/{queue}/jobs/{job}", tag = "jobs",
+#[utoipa::path(get, path = "/v1/queues/{queue}/jobs/{job}", operation_id = "job", tag = "jobs",
     params(("queue" = String, Path, pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.:-]{0,63}$", description = "The queue"),
            ("job" = String, Path, pattern = "^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$", description = "The job's id"),
            ("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out")),
@@ -49,7 +49,7 @@ pub(in super::super) async fn job(
 }
 
 /// Cancel a job. One that waits ends at once; one that runs ends as cancelled unless it is finished.
-#[utoipa::path(post, path = "/v1/queues/{queue}/jobs/{job}/cancel", tag = "jobs",
+#[utoipa::path(post, path = "/v1/queues/{queue}/jobs/{job}/cancel", operation_id = "cancel_job", tag = "jobs",
     params(("queue" = String, Path, pattern = "^[A-Za-z0-9_-][A-Za-z0-9_.:-]{0,63}$", description = "The queue"),
            ("job" = String, Path, pattern = "^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$", description = "The job's id"),
            ("namespace" = Option<String>, Query, pattern = "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9_-])?$", description = "`default` if left out")),

@@ -109,8 +109,23 @@ impl FromRequestParts<App> for OneJob {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
-        Ok(Self(of_path(parts, "job").await?.parse()?))
+        let text = of_path(parts, "job").await?;
+        match text.parse::<JobId>() {
+            Ok(id) => Ok(Self(id)),
+            Err(_) if is_uuid(&text) => Err(Problem::new("not_found", format!("no job has the id {text}"))),
+            Err(error) => Err(error.into()),
+        }
     }
+}
+
+/// Whether a text looks like the id of a job, whether or not there can be one.
+fn is_uuid(text: &str) -> bool {
+    let plain = |(at, byte): (usize, u8)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        14 => byte == b'7',
+        _ => byte.is_ascii_digit() || matches!(byte, b'a'..=b'f'),
+    };
+    text.len() == 36 && text.bytes().enumerate().all(plain)
 }
 
 #[cfg(test)]

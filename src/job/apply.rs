@@ -16,6 +16,7 @@ mod letters;
 mod look;
 mod next;
 mod outbox;
+mod owner;
 mod recover;
 mod spill;
 mod track;
@@ -29,6 +30,7 @@ pub(crate) use doubt::{Attempt, Verdict, verdict};
 pub(crate) use letters::{Redrive, TakeLetters};
 pub(crate) use look::{Depth, Found, HOUR, jobs_of};
 pub(crate) use next::ToSpill;
+pub(crate) use owner::WAITS;
 pub(crate) use spill::{Moving, Spill};
 pub(crate) use track::{Begin, Begun};
 

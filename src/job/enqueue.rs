@@ -50,6 +50,11 @@ pub struct EnqueueError {
 }
 
 impl EnqueueError {
+    /// What one job of a call is told that shares its error with others.
+    pub(super) fn of_one(error: &Error, fate: Fate) -> Self {
+        Self { error: error.clone(), fates: vec![fate] }
+    }
+
     /// What has become of each job, in the order of the call.
     pub fn fates(&self) -> &[Fate] {
         &self.fates
@@ -140,15 +145,24 @@ impl IntoFuture for EnqueueOne {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Enqueue { core, jobs, request_id } = self.0;
+        let Enqueue { core, mut jobs, request_id } = self.0;
         Box::pin(async move {
-            let ids = enqueue(core, jobs, request_id).await?;
-            ids.first().copied().ok_or_else(|| failed(Error::invalid("no job was given"), 1))
+            match (request_id, jobs.pop()) {
+                // Its name follows from the request: it cannot share a segment.
+                (Some(request_id), Some(job)) => one(enqueue(core, vec![job], Some(request_id)).await?),
+                (None, Some(job)) => super::together::enqueue_one(core, job).await,
+                (_, None) => Err(failed(Error::invalid("no job was given"), 1)),
+            }
         })
     }
 }
 
-fn failed(error: Error, jobs: usize) -> EnqueueError {
+/// The id of the one job of a call.
+pub(super) fn one(ids: Vec<JobId>) -> Result<JobId, EnqueueError> {
+    ids.first().copied().ok_or_else(|| failed(Error::invalid("no job was given"), 1))
+}
+
+pub(super) fn failed(error: Error, jobs: usize) -> EnqueueError {
     EnqueueError { error, fates: vec![Fate::NotEnqueued; jobs] }
 }
 
@@ -164,7 +178,11 @@ struct Part {
     weight: usize,
 }
 
-async fn enqueue(core: Arc<Core>, jobs: Vec<NewJob>, request: Option<String>) -> Result<Vec<JobId>, EnqueueError> {
+pub(super) async fn enqueue(
+    core: Arc<Core>,
+    jobs: Vec<NewJob>,
+    request: Option<String>,
+) -> Result<Vec<JobId>, EnqueueError> {
     let count = jobs.len();
     if count == 0 {
         return Ok(Vec::new());

@@ -410,6 +410,14 @@ impl Guard {
     }
 }
 
+impl Guard {
+    /// Keeps the lease alive no longer, and leaves it to end by itself: for one that nobody waits for.
+    pub(crate) fn let_end(self) {
+        self.state.close();
+        self.state.lock().released = true;
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         // First and in any case: what is left in the store is not kept alive any more.

@@ -34,7 +34,7 @@ pub(super) async fn base(shard: &Shard, pending: &[Pending], own: Option<Session
         let owns = own.is_some() && ledger.owner(now).map(|owner| owner.id) == own;
         // Whoever can wait finds out whose shard it is.
         let guest = demand.is_some_and(|demand| demand.patient) && !owns;
-        !must_be_fresh && !(asked && ledger.is_shared(own, now)) && !guest
+        !(must_be_fresh || guest || asked && ledger.is_shared(own, now))
     });
     let Some(known) = usable else { return shard.look().await };
     let ledger = known.seen.record();

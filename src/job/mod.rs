@@ -108,6 +108,7 @@ pub use manage::{JobChange, Purge, Purged};
 pub use new::{ARGS, NewJob};
 pub use options::JobOptions;
 pub use queue::Queue;
+pub(crate) use queue::open as open_queue;
 pub use queues::Queues;
 pub use rebuild::Rebuilt;
 pub use redrive::{DeadPurge, Redriven, Redriving};

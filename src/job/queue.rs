@@ -47,19 +47,20 @@ pub struct Queue {
     pub(crate) core: Arc<Core>,
 }
 
-impl Queue {
-    pub(crate) fn new(shared: &Arc<Shared>, namespace: Namespace, name: &str) -> Result<Self> {
-        let core = shared.core(&namespace, name)?;
-        Ok(Self { shared: Arc::clone(shared), namespace, core })
-    }
+/// The queue of this name, made or not.
+pub(crate) fn open(shared: &Arc<Shared>, namespace: Namespace, name: &str) -> Result<Queue> {
+    let core = shared.core(&namespace, name)?;
+    Ok(Queue { shared: Arc::clone(shared), namespace, core })
+}
 
+impl Queue {
     /// The queue of this name in another namespace.
     pub fn namespace<N>(&self, namespace: N) -> Result<Self>
     where
         N: TryInto<Namespace>,
         N::Error: Into<Error>,
     {
-        Self::new(&self.shared, namespace.try_into().map_err(Into::into)?, &self.core.name)
+        open(&self.shared, namespace.try_into().map_err(Into::into)?, &self.core.name)
     }
 
     /// Its name.

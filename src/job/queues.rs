@@ -37,7 +37,7 @@ impl Queues {
 
     /// A queue of this namespace. Nothing is sent.
     pub fn queue(&self, name: impl AsRef<str>) -> Result<Queue> {
-        Queue::new(&self.shared, self.namespace.clone(), name.as_ref())
+        super::open_queue(&self.shared, self.namespace.clone(), name.as_ref())
     }
 }
 

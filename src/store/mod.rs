@@ -187,7 +187,7 @@ impl Store {
     /// A queue of jobs in the namespace `default`; [`Queue::namespace`] has it in another one. Nothing is sent: the queue is
     /// made when it is first used. Its name is any text of 1 to 64 bytes.
     pub fn queue(&self, name: impl AsRef<str>) -> Result<Queue> {
-        Queue::new(&self.jobs, Namespace::default(), name.as_ref())
+        job::open_queue(&self.jobs, Namespace::default(), name.as_ref())
     }
 
     /// The queues of a namespace.

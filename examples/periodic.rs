@@ -5,6 +5,8 @@
 //! cargo run --example periodic
 //! ```
 
+#![allow(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+
 use leasehold::{
     Store,
     job::{NewJob, NewSchedule},

@@ -5,6 +5,8 @@
 //! cargo run --example transactional_enqueue
 //! ```
 
+#![allow(clippy::print_stdout, reason = "an example talks to whoever runs it")]
+
 use leasehold::{
     Decisions, Queue, Store,
     decision::{Answer, Decision, TxnId},

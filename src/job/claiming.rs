@@ -12,6 +12,9 @@ use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+/// What has waited for so long is taken also from a shard that another process owns.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// A claim that is made when it is awaited.
 ///
 /// Dropped before it is answered, it takes nothing: what it was given meanwhile goes back at once, and uses no attempt.
@@ -93,7 +96,9 @@ async fn claim(claim: Claim) -> Result<Vec<Job>> {
     let mut pause = shared.options.poll_interval;
     loop {
         let news = core.news.notified();
-        let wakes = match round(&core, most, &parts).await? {
+        // With time to spare it leaves to a shard's owner what is young; at last it takes what there is.
+        let patient = shared.now().plus(PATIENCE) < deadline;
+        let wakes = match round(&core, most, &parts, patient).await? {
             Round::Jobs(jobs) => return Ok(jobs),
             Round::Again => continue,
             Round::Nothing { wakes } => wakes,
@@ -123,15 +128,15 @@ pub(crate) enum Round {
     },
 }
 
-/// Claims from the first shard that has something.
-pub(crate) async fn round(core: &Arc<Core>, most: u32, parts: &Parts) -> Result<Round> {
+/// Claims from the first shard that has something. One that is `patient` leaves to a shard's owner what is young.
+pub(crate) async fn round(core: &Arc<Core>, most: u32, parts: &Parts, patient: bool) -> Result<Round> {
     let since = core.inbox.looks();
     let shards = usize::from(core.settings().await?.record().shards_ever);
     let turn = core.next_turn();
     let mut wakes: Option<Millis> = None;
     for at in 0..shards {
         let shard = core.shard(u8::try_from((turn + at) % shards).unwrap_or(0));
-        match shard.claim(most, since).await? {
+        match shard.claim(most, since, patient).await? {
             Given::Jobs(granted) => return load(&shard, granted, parts).await.map(Round::Jobs),
             Given::Nothing { wakes_at } => wakes = [wakes, wakes_at].into_iter().flatten().min(),
         }

@@ -11,6 +11,8 @@ mod after;
 mod begin;
 mod chores;
 mod cycle;
+mod guest;
+mod patrol;
 mod plan;
 mod plans;
 mod publish;
@@ -19,19 +21,21 @@ mod take_in;
 
 pub(crate) use begin::{MOST_BYTES, MOST_JOBS, ToBegin, begin};
 pub(crate) use cycle::Found;
+pub(crate) use patrol::{next_end, patrol};
 pub(crate) use seg::{PartChange, Patch};
 pub(crate) use take_in::{Taking, take_in};
 
 use super::{
     apply::{Op, Outcome, Taken},
     core::Core,
+    duty::InHand,
     id::SegmentId,
     inbox::Age,
     ledger::{ClaimId, Ledger, Millis, SessionId},
-    session::{Hold, Session},
+    session::Session,
 };
 use crate::{
-    Error, Fence, Result,
+    Error, ErrorKind, Fence, Result,
     clock::{Moment, within},
     generator::GeneratorExt,
     storage::{
@@ -97,8 +101,9 @@ pub(super) struct Pending {
 
 #[derive(Debug)]
 pub(super) enum Waits {
-    /// For jobs. The first `since` looks at the inbox are not used again.
-    Claim { since: u64, reply: oneshot::Sender<Result<Given>> },
+    /// For jobs. The first `since` looks at the inbox are not used again. One that is `patient` leaves to the shard's owner
+    /// what is young.
+    Claim { since: u64, patient: bool, reply: oneshot::Sender<Result<Given>> },
     /// For jobs that another system runs to be in hand.
     Begin { claim: ClaimId, jobs: Vec<ToBegin>, reply: oneshot::Sender<Result<Given>> },
     /// For what has become of attempts: stays queued whatever happens.
@@ -107,6 +112,8 @@ pub(super) enum Waits {
     Asked(oneshot::Sender<Result<Vec<Outcome>>>),
     /// Nobody: tidying that goes along with the next commit.
     Nobody,
+    /// Nobody: what dead processes held comes back, and what was left undone is done, if there is any of it.
+    Duty,
 }
 
 impl Pending {
@@ -147,7 +154,7 @@ impl Pending {
         match &self.waits {
             Waits::Claim { reply, .. } | Waits::Begin { reply, .. } => reply.is_closed() && !self.sent,
             Waits::Asked(reply) => reply.is_closed() && !self.sent,
-            Waits::Answers(_) | Waits::Nobody => false,
+            Waits::Answers(_) | Waits::Nobody | Waits::Duty => false,
         }
     }
 
@@ -156,7 +163,7 @@ impl Pending {
         match self.waits {
             Waits::Claim { reply, .. } | Waits::Begin { reply, .. } => drop(reply.send(Err(error.clone()))),
             Waits::Answers(reply) | Waits::Asked(reply) => drop(reply.send(Err(error.clone()))),
-            Waits::Nobody => {}
+            Waits::Nobody | Waits::Duty => {}
         }
     }
 
@@ -197,7 +204,7 @@ pub(super) struct Desk {
     /// A commit of the session is known to have landed here.
     pub(super) has_row: bool,
     /// Claims that a caller has, or is being told of.
-    pub(super) hand: HashMap<ClaimId, Hold>,
+    pub(super) hand: HashMap<ClaimId, InHand>,
     /// Sessions of others that were found alive, and until when.
     pub(super) alive: HashMap<SessionId, Millis>,
     pub(super) tidied: Option<Moment>,
@@ -206,6 +213,8 @@ pub(super) struct Desk {
     pub(super) full: bool,
     /// When `seg/` was last looked at for what nobody names.
     pub(super) swept: Option<Moment>,
+    /// The last commit in which it took jobs from a shard that another process owns: its revision, and when that was.
+    pub(super) guest_win: Option<(u64, Moment)>,
 }
 
 /// One shard of a queue, as one opened store works on it.
@@ -226,8 +235,8 @@ pub(crate) struct Shard {
     pub(in crate::job) undecided: Mutex<super::transaction::Undecided>,
     /// Plans that are being carried out.
     pub(super) writing: Mutex<HashSet<[u8; 16]>>,
-    /// What the last ledger that was seen is waiting for.
-    wakes_at: Mutex<Option<Millis>>,
+    /// When the session of somebody else has to be looked at again.
+    pub(super) next_look: Mutex<Option<Millis>>,
 }
 
 impl Shard {
@@ -244,7 +253,7 @@ impl Shard {
             undecided: Mutex::default(),
             publishing: Mutex::default(),
             writing: Mutex::default(),
-            wakes_at: Mutex::default(),
+            next_look: Mutex::default(),
         })
     }
 
@@ -273,11 +282,11 @@ impl Shard {
     }
 
     /// Claims up to `want` jobs. Dropped before it is answered, it is withdrawn or what it was given is given back.
-    pub(crate) async fn claim(self: &Arc<Self>, want: u32, since: u64) -> Result<Given> {
+    pub(crate) async fn claim(self: &Arc<Self>, want: u32, since: u64, patient: bool) -> Result<Given> {
         let (reply, told) = oneshot::channel();
         let claim = claim_id(&*self.queue.backend().generator);
         let op = Op::Claim { claim, want, idle_elsewhere: true };
-        self.submit(Pending::new(vec![op], Waits::Claim { since, reply }));
+        self.submit(Pending::new(vec![op], Waits::Claim { since, patient, reply }));
         self.wait_for(told, "claimed").await
     }
 
@@ -323,7 +332,8 @@ impl Shard {
         {
             let desk = self.desk.lock().await;
             let mine = desk.session.as_ref().is_some_and(|known| known.id == session.id);
-            if !mine || !desk.has_row || !desk.hand.is_empty() || !session.is_valid() {
+            let there = self.known().is_some_and(|known| known.seen.record().session(session.id).is_some());
+            if !mine || !there || !desk.hand.is_empty() || !session.is_valid() {
                 return;
             }
         }
@@ -334,7 +344,10 @@ impl Shard {
 
     /// When the ledger has to be looked at again, as far as was seen.
     pub(crate) fn wakes_at(&self) -> Option<Millis> {
-        *self.wakes_at.lock().unwrap_or_else(PoisonError::into_inner)
+        let now = self.now();
+        let ledgers = self.known().and_then(|known| known.seen.record().wakes_after(now));
+        let look = patrol::next_look(self).filter(|at| *at > now);
+        [ledgers, look].into_iter().flatten().min()
     }
 
     /// Everything that waits, in the order of their coming; `None` when there is nothing and the committer must end.
@@ -360,6 +373,11 @@ impl Shard {
                     self.queue.backend().clock.sleep(FULL).await;
                 }
                 continue;
+            };
+            let left = if error.kind() == ErrorKind::Regressed {
+                plan::went_back(&self, &mut desk, left, &error)
+            } else {
+                left
             };
             let (stay, told): (Vec<_>, Vec<_>) = left.into_iter().partition(Pending::stays_queued);
             for pending in told {
@@ -400,7 +418,6 @@ impl Shard {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let later = known.as_ref().is_some_and(|known| known.seen.record().revision > seen.record().revision);
         if !later {
-            *self.wakes_at.lock().unwrap_or_else(PoisonError::into_inner) = seen.record().wakes_at();
             *known = Some(KnownLedger { seen, at });
         }
     }
@@ -413,6 +430,7 @@ impl Shard {
     pub(crate) async fn look(&self) -> Result<Arc<Seen<Ledger>>> {
         let (backend, slot) = (self.queue.backend(), self.queue.ledger_slot(self.number));
         let at = Age::now(backend);
+        let before = self.known().map(|known| known.seen.record().revision);
         let seen = match self.known() {
             None => cas::read(backend, &slot).await?,
             Some(known) => match backend.read_again(&slot, &known.seen).await? {
@@ -431,6 +449,19 @@ impl Shard {
             self.learn(Arc::clone(&again), at);
             return Ok(again);
         };
+        // By what was known before the read was sent: a commit of our own may have landed meanwhile.
+        let found = seen.record().revision;
+        if let Some(before) = before.filter(|before| found < *before) {
+            self.forget();
+            let name = self.queue.layout.ledger(self.number);
+            return Err(Error::new(
+                ErrorKind::Regressed,
+                format!(
+                    "{name} went back from revision {before} to {found}: a backup was restored, or something in between \
+                     answers from a cache; jobs that have ended since may run again"
+                ),
+            ));
+        }
         let seen = Arc::new(seen);
         self.learn(Arc::clone(&seen), at);
         Ok(seen)

@@ -3,6 +3,7 @@
 use super::{
     committer::Shard,
     counters::{self, Counters},
+    duty::Duty,
     fetch::Segments,
     id::{RisingIds, hash},
     inbox::{Age, Inbox},
@@ -12,6 +13,7 @@ use super::{
     session::Sessions,
     settings::{QueueRecord, QueueSettings, QueueSlot},
     slot::LedgerSlot,
+    together::Singles,
     worker::Beside,
 };
 use crate::{
@@ -115,6 +117,8 @@ impl Shared {
                 turn: AtomicUsize::new(0),
                 room: super::capacity::Room::default(),
                 news: Notify::new(),
+                duty: Duty::default(),
+                singles: Singles::default(),
             })
         });
         Ok(Arc::clone(core))
@@ -177,6 +181,9 @@ pub(crate) struct Core {
     pub(crate) room: super::capacity::Room,
     /// Something was enqueued or has come back in this process.
     pub(crate) news: Notify,
+    pub(crate) duty: Duty,
+    /// Jobs that are enqueued one by one.
+    pub(crate) singles: Singles,
 }
 
 impl Core {
@@ -195,6 +202,11 @@ impl Core {
     pub(crate) fn shard(self: &Arc<Self>, number: u8) -> Arc<Shard> {
         let mut shards: MutexGuard<'_, _> = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(shards.entry(number).or_insert_with(|| Shard::new(self, number)))
+    }
+
+    /// The shards that were worked on.
+    pub(crate) fn known_shards(&self) -> Vec<Arc<Shard>> {
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
     /// A number that rises with every call: whose turn it is.

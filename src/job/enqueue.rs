@@ -49,6 +49,11 @@ pub struct EnqueueError {
 }
 
 impl EnqueueError {
+    /// What one job of a call is told that shares its error with others.
+    pub(super) fn of_one(error: &Error, fate: Fate) -> Self {
+        Self { error: error.clone(), fates: vec![fate] }
+    }
+
     /// What has become of each job, in the order of the call.
     pub fn fates(&self) -> &[Fate] {
         &self.fates
@@ -182,7 +187,7 @@ impl IntoFuture for EnqueueInTransaction {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(enqueue(self.0))
+        Box::pin(carry_out(self.0))
     }
 }
 
@@ -191,7 +196,7 @@ impl IntoFuture for Enqueue {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { Ok(enqueue(self).await?.ids) })
+        Box::pin(async move { Ok(carry_out(self).await?.ids) })
     }
 }
 
@@ -200,14 +205,24 @@ impl IntoFuture for EnqueueOne {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
+        let Enqueue { core, mut jobs, request_id, txn, wait } = self.0;
         Box::pin(async move {
-            let ids = enqueue(self.0).await?.ids;
-            ids.first().copied().ok_or_else(|| failed(Error::invalid("no job was given"), 1))
+            let Some(job) = jobs.pop() else { return Err(failed(Error::invalid("no job was given"), 1)) };
+            if request_id.is_none() && txn.is_none() && wait.is_zero() {
+                return super::together::enqueue_one(core, job).await;
+            }
+            // Its name follows from the request, and its fate from the transaction: it cannot share a segment.
+            one(carry_out(Enqueue { core, jobs: vec![job], request_id, txn, wait }).await?.ids)
         })
     }
 }
 
-fn failed(error: Error, jobs: usize) -> EnqueueError {
+/// The id of the one job of a call.
+pub(super) fn one(ids: Vec<JobId>) -> Result<JobId, EnqueueError> {
+    ids.first().copied().ok_or_else(|| failed(Error::invalid("no job was given"), 1))
+}
+
+pub(super) fn failed(error: Error, jobs: usize) -> EnqueueError {
     EnqueueError { error, fates: vec![Fate::NotEnqueued; jobs] }
 }
 
@@ -234,7 +249,11 @@ struct Call<'a> {
     now: Timestamp,
 }
 
-async fn enqueue(call: Enqueue) -> Result<Enrolled, EnqueueError> {
+pub(super) async fn enqueue(core: Arc<Core>, jobs: Vec<NewJob>) -> Result<Vec<JobId>, EnqueueError> {
+    Ok(carry_out(Enqueue::new(core, jobs)).await?.ids)
+}
+
+async fn carry_out(call: Enqueue) -> Result<Enrolled, EnqueueError> {
     let Enqueue { core: asked, jobs, request_id, txn, wait } = call;
     let core = Arc::clone(&asked);
     let count = jobs.len();

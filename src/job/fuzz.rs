@@ -65,7 +65,7 @@ fn ledger_body(body: &Bytes) {
     assert_eq!(again, ledger);
     let sound = ledger.check().is_ok();
     for now in [Timestamp::from_millis(0), Timestamp::from_millis(ledger.now), Timestamp::from_micros(i64::MAX)] {
-        let _ = (ledger.wakes_at(), ledger.depth(now.as_millis()), ledger.to_delete(now.as_millis()));
+        let _ = (ledger.wakes_after(now.as_millis()), ledger.depth(now.as_millis()), ledger.to_delete(now.as_millis()));
         let context = Context {
             now,
             write_id: [0xfe; 16].into(),

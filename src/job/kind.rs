@@ -109,7 +109,7 @@ impl JobKind {
             }
         }
         // Those that expire first are the oldest, but for kinds that are kept for other times.
-        all.sort_by(|(one, a), (other, b)| (one.hour, a.modified).cmp(&(other.hour, b.modified)));
+        all.sort_by_key(|(letter, listed)| (letter.hour, listed.modified));
         let mut jobs: u64 = all.iter().map(|(name, _)| u64::from(name.jobs)).sum();
         let mut bytes: u64 = all.iter().map(|(_, object)| object.size).sum();
         let (mut names, mut dropped) = (Vec::new(), 0);

@@ -145,6 +145,8 @@ pub(crate) struct Session {
     pub(crate) last_write: WriteId,
     /// When its lease ends at the earliest, as it knew at its last commit. It says when to look, and proves nothing.
     pub(crate) until: Millis,
+    /// Until when it is the shard's owner; 0 if it is not. It saves requests: nothing rests on it.
+    pub(crate) owns_until: Millis,
 }
 
 /// A session that ended, kept for one session TTL.

@@ -39,7 +39,7 @@
 //!    on what is there now. Unknown: step 1.
 //!
 //! Nobody cleans up behind others in the background: whoever commits next settles what has ended, and an idle process
-//! knows from `wakes_at` when to look again.
+//! knows from `wakes_after` when to look again.
 //!
 //! # What holds
 //!
@@ -59,6 +59,7 @@ mod core;
 mod counters;
 mod dead;
 mod depth;
+mod duty;
 mod enqueue;
 mod events;
 mod fetch;
@@ -84,6 +85,7 @@ pub(crate) mod segment;
 mod session;
 mod settings;
 mod slot;
+mod together;
 mod tracker;
 mod transaction;
 mod whole;

@@ -67,6 +67,13 @@ impl Session {
         Ticket { id: self.id, lease: *self.lease.as_bytes(), owner: Arc::clone(&self.owner), until, has_row }
     }
 
+    /// Keeps the lease alive no longer. Nothing hangs on it, so nobody waits for its end.
+    fn let_end(&self) {
+        if let Some(guard) = self.guard().take() {
+            guard.let_end();
+        }
+    }
+
     /// Gives the lease back.
     async fn release(&self) {
         let guard = self.guard().take();
@@ -88,6 +95,8 @@ pub(crate) struct Sessions {
     current: tokio::sync::Mutex<Option<Arc<Session>>>,
     /// Claims in hand or on their way, over all queues.
     in_hand: AtomicUsize,
+    /// How often something was taken in hand.
+    holds: AtomicUsize,
     /// Shards that have a row of it.
     shards: Mutex<Vec<Weak<Shard>>>,
     /// Somebody waits for the time to give it up.
@@ -128,6 +137,7 @@ impl Sessions {
             counters,
             current: tokio::sync::Mutex::new(None),
             in_hand: AtomicUsize::new(0),
+            holds: AtomicUsize::new(0),
             shards: Mutex::default(),
             closing: AtomicBool::new(false),
         })
@@ -136,6 +146,7 @@ impl Sessions {
     /// Keeps the session, if there is one or will be.
     pub(crate) fn hold(self: &Arc<Self>) -> Hold {
         self.in_hand.fetch_add(1, SeqCst);
+        self.holds.fetch_add(1, SeqCst);
         Hold(Arc::clone(self))
     }
 
@@ -202,7 +213,8 @@ impl Sessions {
         }
     }
 
-    /// Gives the session up in a while, if nothing is in hand then.
+    /// Gives the session up in a while, if nothing is in hand then. That costs no request: its lease ends by itself, and the
+    /// rows of a session that has nothing in hand go by themselves.
     fn close_soon(self: &Arc<Self>) {
         // Without a session there is nothing to give up; while it is being made, there is something in hand.
         if self.current.try_lock().is_ok_and(|current| current.is_none()) || self.closing.swap(true, SeqCst) {
@@ -212,10 +224,26 @@ impl Sessions {
         let sessions = Arc::clone(self);
         runtime.spawn(async move {
             let clock = Arc::clone(&sessions.backend.clock);
-            clock.sleep(LINGER).await;
+            // Somebody who works on has nothing in hand between two claims: only who had none for all that time is idle.
+            loop {
+                let holds = sessions.holds.load(SeqCst);
+                clock.sleep(LINGER).await;
+                if sessions.in_hand() > 0 || sessions.holds.load(SeqCst) == holds {
+                    break;
+                }
+            }
             sessions.closing.store(false, SeqCst);
-            sessions.close_if_idle().await;
+            if let Some(session) = sessions.take_if_idle().await {
+                sessions.shards().clear();
+                session.let_end();
+            }
         });
+    }
+
+    /// The session, which is not used any more, if nothing is in hand.
+    async fn take_if_idle(&self) -> Option<Arc<Session>> {
+        let mut current = self.current.lock().await;
+        if self.in_hand.load(SeqCst) > 0 { None } else { current.take() }
     }
 
     /// Takes the session's rows out of the ledgers and gives its lease back, if nothing is in hand.
@@ -223,14 +251,7 @@ impl Sessions {
     /// Nothing is awaited with the lock held: a committer that is about to make a session waits for it, and has the desk of
     /// its shard, which closing needs as well.
     pub(crate) async fn close_if_idle(&self) {
-        let closed = {
-            let mut current = self.current.lock().await;
-            if self.in_hand.load(SeqCst) > 0 {
-                return;
-            }
-            current.take()
-        };
-        let Some(session) = closed else { return };
+        let Some(session) = self.take_if_idle().await else { return };
         let shards: Vec<Arc<Shard>> = self.shards().drain(..).filter_map(|shard| shard.upgrade()).collect();
         for shard in shards {
             shard.close_session(&session).await;
@@ -272,5 +293,6 @@ impl Sessions {
     }
 }
 
-/// How long a session is kept with nothing in hand: the next claim would need it again.
-const LINGER: Duration = Duration::from_secs(10);
+/// How long a session is kept with nothing in hand: the next claim would need it again. Less than it takes until the first
+/// renewal, so that what is done at once needs none.
+const LINGER: Duration = Duration::from_secs(5);

@@ -230,7 +230,6 @@ impl QueueSettings {
             unique_period: self.unique_period,
             request_window: self.request_window,
             events: self.events,
-            ..Policy::default()
         }
     }
 }

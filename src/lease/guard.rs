@@ -465,6 +465,17 @@ impl Guard {
     }
 }
 
+impl Guard {
+    /// Keeps the lease alive no longer, and leaves it to end by itself: for one that nobody waits for.
+    /// One that is held under a session does not end by itself: it is released.
+    pub(crate) fn let_end(self) {
+        if let Held::Kept(state) = &self.held {
+            state.close();
+            state.lock().released = true;
+        }
+    }
+}
+
 impl Drop for Guard {
     fn drop(&mut self) {
         let this = match &self.held {

@@ -2,7 +2,7 @@
 
 use super::repeat::{Attempted, Attempts, Changed, Patience, repeat};
 use crate::{
-    Error, Result,
+    Error, ErrorKind, Result,
     storage::{
         Backend,
         cas::{Cas, Outcome, Seen, Slot, Stamp},
@@ -61,6 +61,8 @@ impl<S: Slot + Clone, T: Clone> Change<S, T> {
             Ok(Changed::Stopped(_)) if self.in_doubt => {
                 Err(Error::unknown(format!("whether {name} was changed is not known: look at it again")))
             }
+            // A store that went back is told as that: what has become of the write is not the question any more.
+            Err(error) if error.kind() == ErrorKind::Regressed => Err(error),
             changed => changed.map_err(|error| error.in_doubt(self.in_doubt, &name, "changed")),
         }
     }

@@ -137,6 +137,11 @@ impl Backend {
         }
     }
 
+    /// Whether requests stay in this machine's memory and files.
+    pub(crate) fn is_here(&self) -> bool {
+        ["memory:", "file:"].iter().any(|start| self.place.starts_with(start))
+    }
+
     /// Whether commits to one object should be spaced, and by how much: some stores take about one write a second to one
     /// name.
     pub(crate) fn spacing(&self) -> Duration {

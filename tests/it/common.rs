@@ -100,6 +100,11 @@ impl Memory {
         self.builder(seed).open().await.unwrap().leases("default").unwrap()
     }
 
+    /// What the clock of all of them says.
+    pub(crate) fn clock_now(&self) -> leasehold::clock::Timestamp {
+        leasehold::Clock::wall(&self.clock)
+    }
+
     /// Time passes in small steps, and after each one all tasks run until they wait.
     pub(crate) async fn pass(&self, time: Duration) {
         const STEP: Duration = Duration::from_millis(10);

@@ -329,7 +329,7 @@ impl Model for Sessions {
                 let free = state.key.1 == By::Nobody && state.grants < self.world.grants;
                 state.grants += 1;
                 let flying = Flying { base: state.key.0, sent: state.now, landed: None, wanted: true };
-                state.grant = free.then_some(flying).or_else(|| None);
+                state.grant = free.then_some(flying);
                 state.grant?;
             }
             Action::LandGrant | Action::GrantAnswered | Action::GiveUpGrant | Action::SettleGrant => {

@@ -95,9 +95,11 @@ pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let Some(id) = headers.get(wire::IDEMPOTENCY_KEY) else { return Ok(None) };
     let id = id.to_str().map_err(|_| Problem::invalid("the idempotency key has other characters than ASCII"))?;
-    match (1..=256).contains(&id.len()) {
-        true => Ok(Some(id)),
-        false => Err(Problem::invalid("the idempotency key has 1 to 256 characters")),
+    match id.len() {
+        // An empty one names nothing.
+        0 => Ok(None),
+        1..=256 => Ok(Some(id)),
+        _ => Err(Problem::invalid("the idempotency key has at most 256 characters")),
     }
 }
 

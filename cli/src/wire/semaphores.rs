@@ -54,7 +54,8 @@ pub(crate) struct AcquireSlot {
     #[schema(min_length = 1, max_length = 1024, example = "gpu")]
     pub(crate) name: String,
     /// How many slots it has. The first who asks decides; another number is refused from then on.
-    #[schema(minimum = 1, maximum = 128)]
+    #[serde(deserialize_with = "whole")]
+    #[schema(minimum = 1, maximum = 128, value_type = u32)]
     pub(crate) size: u32,
     /// Who asks.
     #[serde(default)]
@@ -118,7 +119,8 @@ pub(crate) struct ResizeSemaphore {
     #[schema(min_length = 1, max_length = 1024)]
     pub(crate) name: String,
     /// How many slots it has from now on. Made smaller, it takes effect as holders leave.
-    #[schema(minimum = 1, maximum = 128)]
+    #[serde(deserialize_with = "whole")]
+    #[schema(minimum = 1, maximum = 128, value_type = u32)]
     pub(crate) size: u32,
 }
 

@@ -44,6 +44,7 @@ async fn ask(service: &mut Service, token: &str, method: &str, path: &str, body:
 }
 
 #[tokio::test]
+#[allow(clippy::too_many_lines, reason = "one table")]
 async fn each_verb_is_refused_without_its_right() {
     let (mut service, _, _folder) = start();
     let txn = "01890000-0000-7000-8000-000000000000";

@@ -65,10 +65,10 @@ pub(super) fn take(work: &mut Work<'_>, take: &TakeLetters) -> Outcome {
     }
     let is_free = |index: u16| index < take.jobs && known.is_none_or(|at| !work.ledger.letters[at].is_taken(index));
     let mut free: Vec<(u16, u16)> = take.indexes.iter().copied().filter(|(index, _)| is_free(*index)).collect();
-    if let Some(redrive) = &take.into {
-        if let Err(outcome) = put_back(work, redrive, &mut free) {
-            return outcome;
-        }
+    if let Some(redrive) = &take.into
+        && let Err(outcome) = put_back(work, redrive, &mut free)
+    {
+        return outcome;
     }
     if free.is_empty() {
         let left = known.map_or(take.jobs, |at| work.ledger.letters[at].left());

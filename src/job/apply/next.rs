@@ -114,8 +114,11 @@ impl Ledger {
     }
 
     /// Sessions of others that may have ended by now: whether they have is read from their records.
+    /// Those that have nothing in hand are left: their rows go by themselves.
     pub(crate) fn to_look_at(&self, own: Option<SessionId>, now: Millis) -> impl Iterator<Item = &Session> {
-        self.sessions.iter().filter(move |session| Some(session.id) != own && session.until <= now)
+        let holds = |session: &Session| self.claims.iter().any(|claim| claim.session == session.id);
+        let over = move |session: &&Session| Some(session.id) != own && session.until <= now;
+        self.sessions.iter().filter(over).filter(move |session| holds(session))
     }
 
     /// Gives back, uncharged, what stands under a session and what its process does not know. Only for a ledger on
@@ -138,8 +141,8 @@ impl Ledger {
     }
 
     /// When an idle process has to look again: the next due time or slot, the end of a session that has something in hand, a plan
-    /// or a delete that was left undone, the end of a pause.
-    pub(crate) fn wakes_at(&self) -> Option<Millis> {
+    /// or a delete that was left undone, the end of a pause. Only what comes after `now`: what has passed is no time to wake.
+    pub(crate) fn wakes_after(&self, now: Millis) -> Option<Millis> {
         let rows = || self.rows.iter();
         let held_up = self.policy.is_paused(self.now);
         let due = rows().flat_map(|row| &row.runs).filter(|run| !run.traits.paused).map(|run| run.traits.due);
@@ -153,6 +156,6 @@ impl Ledger {
         let deletes = self.finished.iter().filter(|entry| entry.confirmed.is_none()).map(|entry| entry.since);
         let undone = undone.chain(deletes).map(|at| at.saturating_add(UNCONFIRMED));
         let resumes = self.policy.paused_until.filter(|_| held_up);
-        work.chain(slots).chain(sessions).chain(undone).chain(resumes).min()
+        work.chain(slots).chain(sessions).chain(undone).chain(resumes).filter(|at| *at > now).min()
     }
 }

@@ -7,6 +7,7 @@ mod claiming;
 mod deleting;
 mod doubting;
 mod operating;
+mod owning;
 mod random;
 mod slots;
 mod speed;

@@ -397,11 +397,13 @@ impl<'a> Work<'a> {
         close_duplicates(&mut self.ledger);
         let ttl = millis(self.ledger.policy.session_ttl);
         self.ledger.ended.retain(|ended| now.saturating_sub(ended.at) < ttl);
+        self.drop_idle_sessions();
         self.sign();
         Applied { ledger: self.ledger, outcomes, changed: self.changed, finished, unnamed }
     }
 
     fn sign(&mut self) {
+        let owns_until = self.owns_until();
         let Self { ledger, context, .. } = self;
         ledger.write_id = context.write_id;
         ledger.revision = ledger.revision.saturating_add(1);
@@ -411,6 +413,7 @@ impl<'a> Work<'a> {
             Some(session) => {
                 session.last_write = context.write_id;
                 session.until = session.until.max(ticket.until);
+                session.owns_until = owns_until.unwrap_or(session.owns_until);
             }
             None => ledger.sessions.push(Session {
                 id: ticket.id,
@@ -418,6 +421,7 @@ impl<'a> Work<'a> {
                 owner: Arc::clone(&ticket.owner),
                 last_write: context.write_id,
                 until: ticket.until,
+                owns_until: owns_until.unwrap_or(0),
             }),
         }
     }

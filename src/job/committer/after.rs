@@ -5,6 +5,7 @@ use crate::{
     Error,
     job::{
         apply::{Op, Outcome},
+        duty::InHand,
         layout::{Place, SegmentName},
         ledger::Millis,
         session::Session,
@@ -46,17 +47,27 @@ impl Shard {
         sent: &Sent,
         session: Option<&Arc<Session>>,
     ) {
-        if sent.with_session {
-            desk.has_row = !sent.closing;
-            if desk.has_row {
-                self.queue.shared.sessions.note_row(self);
-            }
-        }
         sent.done.count(&self.queue.shared.counters);
         sent.recovered.iter().for_each(|recovery| recovery.tell(&self.queue.name, self.number));
-        self.tell(desk, pending, spans, &sent.outcomes, session);
         let Some(known) = self.known() else { return };
         let ledger = known.seen.record();
+        if sent.with_session
+            && let Some(session) = session
+        {
+            // The row of a session that has nothing in hand may go at any time.
+            desk.has_row = ledger.claims.iter().any(|claim| claim.session == session.id);
+            if !sent.closing {
+                self.queue.shared.sessions.note_row(self);
+            }
+            let claims = sent.outcomes.iter().any(|outcome| matches!(outcome, Outcome::Claimed { .. }));
+            if claims && ledger.is_owned_by_another(Some(session.id), ledger.now) {
+                desk.guest_win = Some((ledger.revision, self.queue.backend().clock.monotonic()));
+            }
+        }
+        if sent.outcomes.iter().any(|outcome| matches!(outcome, Outcome::Recovered(_))) {
+            self.queue.news.notify_waiters();
+        }
+        self.tell(desk, pending, spans, &sent.outcomes, session);
         if !desk.hand.is_empty() {
             let live: HashSet<_> = ledger.claims.iter().map(|claim| claim.id).collect();
             desk.hand.retain(|claim, _| live.contains(claim));
@@ -107,7 +118,7 @@ impl Shard {
                             drop(reply.send(Err(error)));
                             continue;
                         }
-                        desk.hand.insert(*claim, self.queue.shared.sessions.hold());
+                        desk.hand.insert(*claim, InHand::new(&self.queue));
                         let session = Arc::clone(session);
                         let granted = {
                             let (jobs, shard) = (jobs.clone(), Arc::clone(self));
@@ -121,7 +132,7 @@ impl Shard {
                     }
                     _ => drop(reply.send(Ok(Given::Nothing { wakes_at }))),
                 },
-                Waits::Answers(_) | Waits::Asked(_) | Waits::Nobody => {
+                Waits::Answers(_) | Waits::Asked(_) | Waits::Nobody | Waits::Duty => {
                     if let Some(again) = pending.hear(outcomes) {
                         desk.full = true;
                         left.push(again);

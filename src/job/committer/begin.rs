@@ -6,6 +6,7 @@ use crate::{
     clock::Timestamp,
     job::{
         apply::{Begin, Begun, Op, Outcome},
+        duty::InHand,
         id::Class,
         ledger::{Ledger, Range},
         segment::NewJob,
@@ -119,7 +120,7 @@ pub(super) fn tell(
         drop(reply.send(Err(Error::unavailable("the session ended while jobs were begun: begin them again"))));
         return None;
     }
-    desk.hand.insert(*claim, shard.queue.shared.sessions.hold());
+    desk.hand.insert(*claim, InHand::new(&shard.queue));
     let (jobs, session) = (jobs.clone(), Arc::clone(session));
     let granted = Granted { claim: *claim, fence: *fence, jobs, session, shard: Arc::clone(shard) };
     // Not heard by anybody, it is handed back as it is dropped.

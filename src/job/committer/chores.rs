@@ -4,16 +4,28 @@
 use super::{Desk, Shard, publish};
 use crate::job::{
     apply::Op,
+    id::SegmentId,
     inbox::{Age, Look},
     ledger::{Ledger, Millis},
 };
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 /// How often a shard is tidied while it is worked on.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// How often `seg/` is looked at for objects that nobody names.
 const ORPHANS: Duration = Duration::from_secs(600);
+
+fn confirms(op: &Op) -> Option<SegmentId> {
+    match op {
+        Op::Confirm { segment, .. } => Some(*segment),
+        _ => None,
+    }
+}
 
 pub(super) struct Chores<'a> {
     pub(super) shard: &'a Arc<Shard>,
@@ -30,8 +42,11 @@ impl Chores<'_> {
         let due = desk.tidied.is_none_or(|last| moment.since(last) >= EVERY);
         if due {
             desk.tidied = Some(moment);
-            let deletes = self.ledger.to_delete(self.now);
-            self.shard.delete(deletes.into_iter().map(|(name, since)| (name, Some(since))).collect());
+            // What is confirmed by this very commit is not deleted once more.
+            let confirmed: HashSet<_> = extra.iter().filter_map(confirms).collect();
+            let deletes = self.ledger.to_delete(self.now).into_iter();
+            let deletes = deletes.filter(|(name, _)| !confirmed.contains(&name.id));
+            self.shard.delete(deletes.map(|(name, since)| (name, Some(since))).collect());
             if let Some(known) = self.shard.known() {
                 self.shard.write_plans(&known);
             }

@@ -1,6 +1,6 @@
 //! What goes into a commit: what was asked for, what the inbox shows, and what the ledger wants to have done.
 
-use super::{Desk, Pending, Shard, Waits, begin, chores::Chores, plan::Prepared};
+use super::{Desk, Pending, Shard, Waits, begin, chores::Chores, guest, plan::Prepared};
 use crate::{
     Error, Result,
     clock::Moment,
@@ -9,7 +9,7 @@ use crate::{
         fetch::{Loaded, Read},
         inbox::{Age, Look, USABLE, unknown},
         layout::SegmentName,
-        ledger::{Ledger, Millis, Reason},
+        ledger::{Ledger, Millis, Reason, SessionId},
         schedule,
         session::{Other, Session},
         transaction,
@@ -27,8 +27,6 @@ const READS: usize = 32;
 const READING: Duration = Duration::from_secs(10);
 /// However much is ready, the inbox is looked at this often: there may be something urgent in it.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A ledger that shows nothing to do is read again after this.
-const LEDGER_LASTS: Duration = Duration::from_secs(10);
 /// How long a segment that cannot be absorbed is left before it is read again.
 const LEFT: Duration = Duration::from_secs(60);
 /// Sessions of others that are looked at in one cycle.
@@ -54,9 +52,11 @@ pub(crate) enum Found {
 
 /// What claims want together.
 #[derive(Debug, Clone, Copy)]
-struct Demand {
+pub(super) struct Demand {
     want: u64,
     since: u64,
+    /// All of them leave to the shard's owner what is young.
+    pub(super) patient: bool,
 }
 
 impl Shard {
@@ -92,7 +92,12 @@ impl Shard {
         Ok(())
     }
 
-    async fn prepare(self: &Arc<Self>, desk: &mut Desk, pending: &mut [Pending], riders: Vec<Op>) -> Result<Prepared> {
+    async fn prepare(
+        self: &Arc<Self>,
+        desk: &mut Desk,
+        pending: &mut Vec<Pending>,
+        riders: Vec<Op>,
+    ) -> Result<Prepared> {
         let backend = self.queue.backend();
         let settings = self.queue.settings().await?;
         if backend.store_time().is_none() {
@@ -100,34 +105,36 @@ impl Shard {
         }
         let is_valid = |session: &Arc<Session>| session.is_valid();
         let mut session = desk.session.clone().filter(is_valid);
-        // An answer without a session would not be told from others': what is known must be what is there.
-        let must_be_fresh = pending.iter().any(|pending| match pending.waits {
-            Waits::Asked(_) => !matches!(pending.ops[..], [Op::Close]),
-            Waits::Answers(_) => session.is_none(),
-            Waits::Claim { .. } | Waits::Begin { .. } | Waits::Nobody => false,
-        });
-        let mut seen = match self.known() {
-            Some(known) if !must_be_fresh => known.seen,
-            _ => self.look().await?,
-        };
-        let (demand, now) = (demand(pending), self.now());
-        let old = self.known().is_some_and(|known| known.at.of(backend) >= LEDGER_LASTS);
-        if demand.is_some() && old && seen.record().depth(now).ready == 0 {
-            seen = self.look().await?;
-        }
+        let own = session.as_ref().map(|session| session.id);
+        let (seen, now) = (guest::base(self, pending, own).await?, self.now());
         let ledger = seen.record();
         let mut extra = riders;
         let (mut tail, mut age, mut look) = (Vec::new(), None, None);
         self.forget_known(ledger);
+        let mut demand = demand(pending);
+        let on_duty = pending.iter().any(|pending| matches!(pending.waits, Waits::Duty));
+        let recovers =
+            if demand.is_some() || on_duty { self.recover(desk, ledger, own, now).await } else { Vec::new() };
+        if let Some(wanted) = demand {
+            look = self.look_for(wanted, ledger, now).await?;
+            let leaves = wanted.patient && recovers.is_empty();
+            if let Some(until) = guest::leaves_to_owner(self, desk, ledger, look.as_ref(), now).filter(|_| leaves) {
+                guest::tell_to_wait(self, pending, until);
+                demand = None;
+                if pending.is_empty() {
+                    // They are no reason for a commit.
+                    self.ride(std::mem::take(&mut extra));
+                }
+            }
+        }
+        extra.extend(recovers);
         if let Some(demand) = demand {
-            look = self.look_for(demand, ledger, now).await?;
             if let Some(look) = &look {
                 let enough = demand.want.saturating_sub(ledger.depth(now).ready).max(1);
                 self.fetch(ledger, look, enough, &[]).await?;
             }
             extra.extend(schedule::slots(ledger, now));
             extra.extend(self.open(ledger, now).await?);
-            extra.extend(self.recover(desk, ledger, session.as_deref(), now).await);
             // An idle process keeps no session: it is made when there is something to claim.
             if ledger.depth(now).ready + self.jobs_ahead() > 0 || !extra.is_empty() {
                 self.ready_to_claim(desk).await?;
@@ -163,7 +170,7 @@ impl Shard {
     }
 
     /// A look at the inbox, if there is less to hand out than is wanted or the last one was a while ago.
-    async fn look_for(&self, demand: Demand, ledger: &Ledger, now: Millis) -> Result<Option<Look>> {
+    pub(super) async fn look_for(&self, demand: Demand, ledger: &Ledger, now: Millis) -> Result<Option<Look>> {
         let queue = &self.queue;
         let backend = queue.backend();
         let depth = ledger.depth(now);
@@ -271,8 +278,7 @@ impl Shard {
     }
 
     /// What is in the hands of processes that have died comes back.
-    async fn recover(&self, desk: &mut Desk, ledger: &Ledger, own: Option<&Session>, now: Millis) -> Vec<Op> {
-        let own = own.map(|session| session.id);
+    async fn recover(&self, desk: &mut Desk, ledger: &Ledger, own: Option<SessionId>, now: Millis) -> Vec<Op> {
         desk.alive.retain(|_, until| *until > now);
         let sessions = ledger.to_look_at(own, now).filter(|session| !desk.alive.contains_key(&session.id));
         let looks: Vec<_> = sessions.take(LOOKS).map(|session| (session.id, session.lease)).collect();
@@ -288,6 +294,7 @@ impl Shard {
                 }
             }
         }
+        *self.next_look.lock().unwrap_or_else(PoisonError::into_inner) = desk.alive.values().min().copied();
         ops
     }
 
@@ -311,14 +318,16 @@ impl Shard {
     }
 }
 
-fn demand(pending: &[Pending]) -> Option<Demand> {
+pub(super) fn demand(pending: &[Pending]) -> Option<Demand> {
     let mut all: Option<Demand> = None;
     for pending in pending {
-        if let (Waits::Claim { since, .. }, Some(Op::Claim { want, .. })) = (&pending.waits, pending.ops.first()) {
+        let Some(Op::Claim { want, .. }) = pending.ops.first() else { continue };
+        if let Waits::Claim { since, patient, .. } = pending.waits {
             let want = u64::from(*want);
-            all = Some(all.map_or(Demand { want, since: *since }, |known| Demand {
+            all = Some(all.map_or(Demand { want, since, patient }, |known| Demand {
                 want: known.want + want,
-                since: known.since.max(*since),
+                since: known.since.max(since),
+                patient: known.patient && patient,
             }));
         }
     }

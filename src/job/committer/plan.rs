@@ -114,6 +114,8 @@ struct Planner<'a> {
     has_answers: bool,
     /// A write was planned before.
     planned: bool,
+    /// When the first attempt was planned.
+    began: Age,
 }
 
 impl Planner<'_> {
@@ -123,9 +125,13 @@ impl Planner<'_> {
         if self.attempts.first().is_some_and(|first| first.base != ledger.revision) {
             // Somebody else's commit is there instead. Is ours below it?
             let valid = self.session.is_some_and(Session::is_valid);
+            // The row of a session that has nothing in hand goes after a while: then nothing follows from its absence.
+            let valid = valid && self.began.is_usable(self.shard.queue.backend());
             // What was sent without the session's ticket is not in its row, even if that is there.
             let session = self.session.map(|session| session.id).filter(|_| !self.unsigned);
-            match verdict(ledger, session, &self.attempts, self.had_row, valid) {
+            // One that takes its row out cannot tell by its absence that it has not landed.
+            let had_row = self.had_row || self.ops.iter().any(|op| matches!(op, Op::Close));
+            match verdict(ledger, session, &self.attempts, had_row, valid) {
                 Verdict::Unknowable if self.has_answers || self.session.is_some() => return stop(Stop::Unknowable),
                 // What is asked for without a session means the same however often it is done.
                 _ => {
@@ -182,6 +188,8 @@ impl Shard {
     ) -> Result<(), (Error, Vec<Pending>)> {
         let Operations { ops, spans, firm } = self.operations(desk, &pending, &prepared);
         let Prepared { seen, settings, session, age, .. } = prepared;
+        let backend = self.queue.backend();
+        let began = Age::now(backend);
         let has_answers = ops.iter().any(|op| matches!(op, Op::Answer(_) | Op::Spill(_) | Op::Begin(_)));
         let mut planner = Planner {
             shard: self,
@@ -195,9 +203,8 @@ impl Shard {
             unsigned: false,
             has_answers,
             planned: false,
+            began,
         };
-        let backend = self.queue.backend();
-        let began = Age::now(backend);
         desk.committed = Some(backend.clock.monotonic());
         let patience = Patience { within: 3 * backend.request_timeout, conflicts: 32 };
         let slot = self.queue.ledger_slot(self.number);
@@ -206,7 +213,8 @@ impl Shard {
             Ok(done) => done,
             Err(error) => {
                 self.forget();
-                let doubtful = change.is_in_doubt();
+                // What was sent may have landed, and is gone with what was there: it is told as what it is.
+                let doubtful = change.is_in_doubt() && error.kind() != ErrorKind::Regressed;
                 return Err((error, if doubtful { unknown(pending) } else { pending }));
             }
         };
@@ -317,6 +325,26 @@ impl Shard {
     pub(super) fn put_back(&self, pending: Vec<Pending>) {
         self.line().pending.splice(0..0, pending);
     }
+}
+
+/// The ledger went back: a backup was restored under living processes. Everybody who waits is told so; what was said of
+/// jobs is said again of what is there now. What this process has in hand may be given to others: its session is over.
+pub(super) fn went_back(shard: &Shard, desk: &mut Desk, pending: Vec<Pending>, error: &Error) -> Vec<Pending> {
+    tracing::error!(%error, queue = %shard.queue.name, shard = shard.number, "a ledger went back");
+    shard.give_up_session(desk);
+    let mut stay = Vec::new();
+    for mut pending in pending {
+        let again = pending.ops.iter().all(Op::may_be_sent_again_in_doubt);
+        if let Waits::Answers(reply) = &mut pending.waits {
+            let (nobody, _) = tokio::sync::oneshot::channel();
+            drop(std::mem::replace(reply, nobody).send(Err(error.clone())));
+            if !again {
+                continue;
+            }
+        }
+        stay.push(pending);
+    }
+    stay
 }
 
 /// Answers for attempts that may have landed are unknown, and never stale; the rest may be done again.

@@ -196,6 +196,7 @@ fn write(ledger: &Ledger) -> wire::Ledger {
             owner: session.owner.as_ref().to_owned(),
             last_write: bytes(session.last_write.as_bytes()),
             until_ms: session.until,
+            owns_until_ms: session.owns_until,
         }),
         ended: all(&ledger.ended, |ended| wire::Ended {
             session: bytes(&ended.session.0),
@@ -255,6 +256,7 @@ fn read(message: wire::Ledger) -> Result<Ledger, String> {
                 owner: session.owner.into(),
                 last_write: id16("last write", &session.last_write)?.into(),
                 until: time(session.until_ms)?,
+                owns_until: time(session.owns_until_ms)?,
             })
         })?,
         ended: try_all(message.ended, |ended| {

@@ -133,6 +133,7 @@ pub(crate) fn full() -> Ledger {
             owner: "wörker".into(),
             last_write: [3; 16].into(),
             until: NOW + 30_000,
+            owns_until: 0,
         }],
         ended: vec![Ended { session: SessionId([4; 16]), at: NOW - 1, held: true }],
         finished: vec![

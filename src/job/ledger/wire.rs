@@ -260,6 +260,8 @@ pub(crate) struct Session {
     pub(crate) last_write: bytes::Bytes,
     #[prost(int64, tag = "5")]
     pub(crate) until_ms: i64,
+    #[prost(int64, tag = "6")]
+    pub(crate) owns_until_ms: i64,
 }
 
 /// See `proto/jobs.proto`.

@@ -40,10 +40,12 @@ mod tests {
         (Schedule { next: Some(next), look_back, ..Schedule::default() }, spec)
     }
 
+    /// Next, look-back, now: slots, missed, the next one.
+    type Case = (Millis, Millis, Millis, &'static [Millis], Option<(Millis, Millis)>, Millis);
+
     #[test]
     fn what_is_due_is_inserted_and_what_is_too_old_is_missed() {
-        let cases: &[(Millis, Millis, Millis, &[Millis], Option<(Millis, Millis)>, Millis)] = &[
-            // next, look-back, now: slots, missed, the next one
+        let cases: &[Case] = &[
             (20_000, 0, 20_000, &[20_000], None, 30_000),
             (20_000, 60_000, 45_000, &[20_000, 30_000, 40_000], None, 50_000),
             (20_000, 5_000, 45_000, &[40_000], Some((20_000, 40_000)), 50_000),

@@ -102,7 +102,7 @@ fn is_slot(cron: &Cron, found: &DateTime<Tz>) -> bool {
         return true;
     }
     let second = TimeDelta::seconds(1);
-    let gap = (found.clone() - second).naive_local() + second;
+    let gap = (*found - second).naive_local() + second;
     cron.find_next_occurrence(&gap, true).is_ok_and(|slot| slot < found.naive_local())
 }
 

@@ -99,8 +99,9 @@ fn a_lost_answer_is_recognised_under_a_commit_of_another_process() {
     let world = World::new();
     let (one, other) = (world.process(1), world.process(2));
     one.enqueue(10);
-    let ours = one.claim(2);
+    // The last to commit knows the ledger as it is: its finish lands at the first try.
     let theirs = other.claim(2);
+    let ours = one.claim(2);
     // The finish lands, its answer never comes, and meanwhile the other one commits on top of it.
     world.0.store.faults().script(Rule::once(Op::Put, Fault::Lose(Answer::Hang)).on("/ledger/"));
     let finishing = one.queue.finish_all(ours);
@@ -151,7 +152,9 @@ fn an_answer_stays_queued_while_the_store_is_away_and_is_in_when_it_is_back() {
 #[test]
 fn a_claim_answered_after_a_pause_hands_out_nothing_that_may_be_taken_away() {
     let world = World::new();
-    let (paused, other) = (world.process(1), world.process(2));
+    // It waits for its answer for longer than its session can last.
+    let paused = world.process_with(1, |jobs| jobs.answer_timeout = Duration::from_secs(300));
+    let other = world.process(2);
     paused.enqueue(3);
     world.fault(Op::Put, "/ledger/", Fault::Slow(Duration::from_secs(1)));
     let mut claiming = Box::pin(paused.queue.claim(3).into_future());
@@ -160,6 +163,50 @@ fn a_claim_answered_after_a_pause_hands_out_nothing_that_may_be_taken_away() {
     });
     // It has landed, and its process is stopped until its session is over.
     other.pass(&world, Duration::from_secs(45));
-    let claimed = paused.run_in_time(&world, claiming).unwrap_or_default();
-    assert!(claimed.iter().all(leasehold::job::Job::is_ours), "{claimed:?}");
+    let told = paused.run_in_time(&world, claiming);
+    let error = told.expect_err("they may be somebody else's by now");
+    assert_eq!(error.kind(), leasehold::ErrorKind::Unavailable, "{error}");
+}
+
+#[test]
+fn an_answer_is_not_forgotten_when_the_ledger_cannot_be_read() {
+    let world = World::new();
+    let (one, other) = (world.process(1), world.process(2));
+    one.enqueue(2);
+    let mut claimed = one.claim(2);
+    // Its session is over, and nobody has looked: what it says now is based on a read.
+    other.pass(&world, Duration::from_secs(45));
+    world.0.store.faults().script(Rule::always(Op::Get, Fault::Refuse(Answer::Status(503))).on("/ledger/"));
+    drop(claimed.remove(0).finish());
+    let finishing = claimed.remove(0).finish();
+    one.pass(&world, Duration::from_secs(15));
+    world.0.store.faults().clear();
+    let end = one.run_in_time(&world, finishing.into_future()).unwrap();
+    assert_eq!(end, AttemptEnd::Finished { late: false });
+    assert_eq!(work_off(&world, &[&other]), [0_usize; 0], "both are finished");
+}
+
+#[test]
+fn a_ledger_set_back_under_a_living_process_is_told_as_that_and_work_goes_on() {
+    let world = World::new();
+    let one = world.process(1);
+    one.enqueue(6);
+    let mut claimed = one.claim(4);
+    let ledger = world.names("/ledger/").remove(0);
+    let (backup, _) = world.0.store.object(&ledger).unwrap();
+    // These are finished after the backup was made: they are in hand again in what is restored.
+    let rest = claimed.split_off(2);
+    assert!(one.run(one.queue.finish_all(claimed)).unwrap().iter().all(AttemptEnd::is_accepted));
+    drop(one.claim(1).remove(0).finish());
+    one.calm();
+    world.0.store.put_object(&ledger, backup);
+    // Whoever waits for an answer is told that the store went back: neither unknown nor stale.
+    let error = one.run_in_time(&world, one.queue.finish_all(rest)).unwrap_err();
+    assert_eq!(error.kind(), leasehold::ErrorKind::Regressed, "{error}");
+    assert!(error.to_string().contains(&ledger), "{error}");
+    // What was said of the jobs still holds, and nothing is lost: what ended after the backup runs again.
+    one.pass(&world, Duration::from_secs(60));
+    let again = work_off(&world, &[&one]);
+    assert!(again.windows(2).all(|two| two[0] < two[1]), "none runs twice from here on: {again:?}");
+    assert!(again.contains(&4) && again.contains(&5), "{again:?}");
 }

@@ -2,12 +2,14 @@
 //! afterwards changes nothing that somebody else has.
 
 use super::process::{Process, RECOVERED, World, numbers};
+use crate::common::{noon, s3};
 use leasehold::{
     ErrorKind,
     job::{AttemptEnd, Cancelled, Job, StaleAttempt},
+    store::Probing,
 };
-use leasehold_testkit::{Answer, Fault, Op, Rule};
-use std::time::Duration;
+use leasehold_testkit::{Answer, Fault, Op, Rule, S3Server, TestClock};
+use std::{sync::Arc, time::Duration};
 
 const LEDGER: &str = "/ledger/";
 
@@ -140,14 +142,13 @@ fn a_paused_worker_finishes_late_if_nobody_has_claimed_its_job_since() {
     let job = paused.claim(1).remove(0);
     other.pass(&world, Duration::from_secs(60));
     // Found over, and not claimed: what came back is due a little later.
-    let _ = other.claim(1);
+    assert_eq!(other.claim(1).len(), 0);
+    let depth = other.run(other.queue.depth()).unwrap();
+    assert_eq!((depth.running, depth.retrying), (0, 1), "it was taken away");
     let end = paused.run_in_time(&world, job.finish().into_future()).unwrap();
-    assert!(matches!(end, AttemptEnd::Finished { .. } | AttemptEnd::Stale(StaleAttempt::Running { .. })), "{end:?}");
-    if let AttemptEnd::Finished { late } = end {
-        assert!(late, "it had been taken away");
-        other.pass(&world, Duration::from_secs(10));
-        assert_eq!(other.claim(1).len(), 0);
-    }
+    assert_eq!(end, AttemptEnd::Finished { late: true });
+    other.pass(&world, Duration::from_secs(10));
+    assert_eq!(other.claim(1).len(), 0, "it has ended");
 }
 
 #[test]
@@ -248,14 +249,33 @@ fn a_ledger_that_is_gone_stops_its_shard_and_is_not_made_anew() {
     assert_eq!(world.names(LEDGER), Vec::<String>::new());
 }
 
-#[test]
-fn with_a_clock_that_is_minutes_wrong_nothing_is_claimed_and_finishing_goes_on() {
-    let world = World::new();
-    let worker = world.process(1);
-    worker.enqueue(2);
-    let job = worker.claim(1).remove(0);
-    world.0.store.set_offset_millis(-300_000);
-    worker.pass(&world, Duration::from_secs(1));
-    let end = worker.run_in_time(&world, job.finish().into_future());
-    assert!(end.is_ok_and(|end| end.is_accepted()));
+#[tokio::test]
+async fn with_a_clock_that_is_minutes_wrong_nothing_is_claimed_and_finishing_goes_on() {
+    // The store and each process have clocks of their own.
+    let clocks = [noon(), noon(), noon()].map(TestClock::at);
+    let [theirs, ours, right] = &clocks;
+    let server = S3Server::start(Arc::new(theirs.clone())).await.unwrap();
+    let (store, other) = (s3(&server, ours).probing(Probing::Never), s3(&server, right).probing(Probing::Never));
+    let (store, other) = (store.open().await.unwrap(), other.open().await.unwrap());
+    let (queue, others) = (store.queue("work").unwrap(), other.queue("work").unwrap());
+    queue.enqueue_many(super::process::jobs(3)).await.unwrap();
+    let job = queue.claim(1).await.unwrap().remove(0);
+    for wrong in [-300_000, 600_000] {
+        ours.step_wall(wrong);
+        let error = queue.claim(1).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Clock, "{error}");
+    }
+    // It is five minutes ahead by now, and believes in nothing; the right ones go on as if nothing was.
+    assert!(!job.is_ours());
+    let end = job.finish().await.unwrap();
+    assert_eq!(end, AttemptEnd::Finished { late: false }, "nobody has been given it");
+    let claimed = others.claim(5).await.unwrap();
+    assert_eq!(numbers(&claimed).len(), 2, "what is due is not put off, and nothing was taken by the wrong one");
+    ours.step_wall(-300_000);
+    queue.enqueue("7").await.unwrap();
+    let mut again = Vec::new();
+    for _ in 0..4 {
+        again.extend(queue.claim(5).await.unwrap());
+    }
+    assert_eq!(numbers(&again), [7], "with its clock set right it claims again");
 }

@@ -4,4 +4,7 @@
 mod answers;
 mod budget;
 mod crashes;
+mod owners;
 mod process;
+mod producing;
+mod recovering;

@@ -3,7 +3,7 @@
 use crate::common::{Memory, calm};
 use leasehold::{
     Queue, Settings, Store,
-    job::{Job, NewJob},
+    job::{Job, JobOptions, NewJob},
 };
 use leasehold_testkit::{Fault, Op, Rule};
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(super) struct World(pub(super) Memory);
 pub(super) struct Process {
     runtime: Option<Runtime>,
     /// Kept open for as long as the process lives.
-    _store: Store,
+    pub(super) store: Store,
     pub(super) queue: Queue,
 }
 
@@ -29,14 +29,20 @@ impl World {
 
     /// Starts a process. No two may have the same seed.
     pub(super) fn process(&self, seed: u64) -> Process {
+        self.process_with(seed, |_| {})
+    }
+
+    /// Starts a process that works with queues in another way.
+    pub(super) fn process_with(&self, seed: u64, change: impl FnOnce(&mut JobOptions)) -> Process {
         let runtime = Builder::new_current_thread().build().unwrap();
         let mut settings = Settings::default();
         settings.jobs.owner = Some(format!("process-{seed}"));
         settings.jobs.shards = 1;
+        change(&mut settings.jobs);
         let store = runtime.block_on(self.0.builder(seed).settings(settings).open()).unwrap();
         let queue = store.queue("work").unwrap();
         runtime.block_on(queue.settings()).unwrap();
-        Process { runtime: Some(runtime), _store: store, queue }
+        Process { runtime: Some(runtime), store, queue }
     }
 
     pub(super) fn fault(&self, op: Op, on: &str, fault: Fault) {

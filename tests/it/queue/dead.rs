@@ -41,7 +41,7 @@ async fn a_dead_letter_has_all_that_the_job_was_and_why_it_is_dead() {
     assert_eq!((letter.key.as_deref(), letter.caller_id.as_deref()), (Some("k"), Some("mine")));
     assert_eq!(dead.parts["args"], "args");
     assert_eq!(dead.parts["state"], "s");
-    assert_eq!(queue.dead().list().await.unwrap().letters, [letter.clone()]);
+    assert_eq!(queue.dead().list().await.unwrap().letters, std::slice::from_ref(letter));
     assert!(queue.dead().get(queue.enqueue("other").await.unwrap()).await.unwrap().is_none());
 }
 

@@ -6,7 +6,7 @@ use super::{
         answer::{Json, line},
         input::{Batch, Body},
     },
-    BATCH, Named, QueueName, desk, of_path,
+    BATCH, Named, QueueName, desk, is_uuid, of_path,
     workers::unknown_worker,
 };
 use crate::wire::{
@@ -69,6 +69,9 @@ pub(in super::super) async fn renew(
     Batch(body, _room): Batch<RenewWorker>,
 ) -> Result<Json<Worker>, Problem> {
     let has = body.jobs.as_deref();
+    if let Some(wrong) = has.unwrap_or_default().iter().find(|name| !is_uuid(&name.id)) {
+        return Err(Problem::invalid(format!("{:?} is no job's id", wrong.id)));
+    }
     let renewed = app.work.workers.renew(&worker, app.clock.monotonic(), has);
     let (holding, strange) = renewed.ok_or_else(unknown_worker)?;
     // Dropped, they go back to their queue, and no attempt is used.

@@ -127,7 +127,11 @@ fn what_is_due_later_stays_unread_until_a_minute_before_and_costs_one_range() {
     assert_eq!(bed.claim(1, 2, 99), [], "never early");
     bed.now += 30_000;
     assert_eq!(bed.claim(1, 3, 99), [(segment(1), 1, 1)]);
-    assert_eq!(bed.ledger.wakes_at(), Some(bed.now + 30_000), "the end of the session comes before the next job");
+    assert_eq!(
+        bed.ledger.wakes_after(bed.now),
+        Some(bed.now + 30_000),
+        "the end of the session comes before the next job"
+    );
     assert_eq!(bed.ledger.depth(bed.now).scheduled, 48);
 }
 

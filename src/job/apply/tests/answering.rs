@@ -121,7 +121,7 @@ fn a_buried_job_cannot_be_finished_and_its_segment_outlives_the_letter_write() {
     // Whoever died here has left a row with its payload, and a plan with its name.
     assert_eq!((bed.ledger.rows.len(), bed.ledger.finished.len()), (1, 0));
     assert_eq!(bed.ledger.dead_to_write(bed.now).count(), 0, "its planner is at it");
-    assert_eq!(bed.ledger.wakes_at(), Some(NOW + 60_000).min(bed.ledger.wakes_at()));
+    assert_eq!(bed.ledger.wakes_after(bed.now), Some(NOW + 60_000).min(bed.ledger.wakes_after(bed.now)));
     assert_eq!(bed.ledger.dead_to_write(bed.now + 60_000).count(), 1);
     let plan = bed.ledger.dead[0].clone();
     assert_eq!((plan.jobs[0].error.as_deref(), plan.jobs[0].attempts), (Some("bad"), 1));

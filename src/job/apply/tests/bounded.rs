@@ -63,7 +63,7 @@ fn a_queue_in_which_every_job_always_fails_stays_bounded_and_buries_them_all() {
         let outcomes = bed.commit(Some(1), &operations);
         let Some(Outcome::Claimed { jobs, .. }) = outcomes.last() else {
             // Enough that some are due together; a minute ahead they are read.
-            bed.now = bed.ledger.wakes_at().unwrap_or(0).max(bed.now) + 5_000;
+            bed.now = bed.ledger.wakes_after(bed.now).unwrap_or(0).max(bed.now) + 5_000;
             continue;
         };
         let all = jobs

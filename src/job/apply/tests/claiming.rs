@@ -30,7 +30,7 @@ fn nothing_is_claimed_before_it_is_due_by_the_stores_time_and_time_never_falls()
     let mut bed = Bed::new();
     bed.absorb(facts_of(1, &[(1, traits(|traits| traits.due = NOW + 1000))]));
     assert_eq!(bed.claim(1, 1, 1), []);
-    assert_eq!(bed.ledger.wakes_at(), Some(NOW + 1000));
+    assert_eq!(bed.ledger.wakes_after(bed.now), Some(NOW + 1000));
     bed.now += 1000;
     bed.commit(None, &[]);
     bed.now -= 5000;
@@ -193,7 +193,7 @@ fn a_paused_job_is_passed_over_and_a_paused_queue_wakes_when_its_pause_ends() {
     bed.settings = 9;
     bed.policy = Policy { paused: true, paused_until: Some(NOW + 5000), ..Policy::default() };
     assert_eq!(bed.claim(1, 2, 9), []);
-    assert_eq!(bed.ledger.wakes_at(), Some(NOW + 5000));
+    assert_eq!(bed.ledger.wakes_after(bed.now), Some(NOW + 5000));
     bed.now += 5000;
     assert_eq!(bed.claim(1, 3, 9), [(segment(1), 1, 1)]);
 }

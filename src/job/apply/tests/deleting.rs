@@ -103,7 +103,7 @@ fn anybody_deletes_what_is_unconfirmed_for_a_minute_and_wakes_for_it() {
     let bed = finished(false);
     assert_eq!(bed.ledger.to_delete(NOW + 59_999), []);
     assert_eq!(bed.ledger.to_delete(NOW + 60_000), [(inbox(1, 1), NOW)]);
-    assert_eq!(bed.ledger.wakes_at(), Some(NOW + 60_000));
+    assert_eq!(bed.ledger.wakes_after(bed.now), Some(NOW + 60_000));
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn a_slot_of_a_schedule_runs_once_whoever_finds_it_due() {
     assert_eq!(bed.finish(1, 1, place), Outcome::Ended { late: false });
     assert_eq!(bed.ledger.finished, [], "there is no object to delete");
     assert_eq!(bed.one(Some(2), slot), Outcome::Nothing, "also after it has run");
-    assert_eq!(bed.ledger.wakes_at(), Some(NOW + 2 * MINUTE), "an idle process wakes for the next one");
+    assert_eq!(bed.ledger.wakes_after(NOW), Some(NOW + 2 * MINUTE), "an idle process wakes for the next one");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_rate_has_no_burst_and_wakes_whoever_waits_for_it() {
     bed.absorb(facts(1, 1000));
     assert_eq!(bed.claim(1, 1, 99), [(segment(1), 0, 1)], "one at once");
     assert_eq!(bed.claim(1, 2, 99), []);
-    assert_eq!(bed.ledger.wakes_at(), Some(NOW + 100), "for five of them together");
+    assert_eq!(bed.ledger.wakes_after(NOW), Some(NOW + 100), "for five of them together");
     let mut taken = 1;
     for millis in 1..=10_000u64 {
         bed.now += 1;

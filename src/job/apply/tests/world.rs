@@ -28,6 +28,7 @@ struct Doubt {
     /// None if it never landed.
     applied: Option<Applied>,
     has_row: bool,
+    at: Millis,
 }
 
 #[derive(Default)]
@@ -202,9 +203,11 @@ impl World {
             if lands {
                 self.land(&applied);
             }
-            let has_row = self.processes[process].has_row;
+            // One that takes its row out cannot tell by its absence that it has not landed.
+            let closes = operations.iter().any(|operation| matches!(operation, Op::Close));
+            let has_row = self.processes[process].has_row || closes;
             let applied = lands.then_some(applied);
-            self.processes[process].doubt = Some(Doubt { attempt, operations, applied, has_row });
+            self.processes[process].doubt = Some(Doubt { attempt, operations, applied, has_row, at: self.now });
             return Vec::new();
         }
         if !applied.changed {
@@ -276,7 +279,10 @@ impl World {
                 .iter()
                 .zip(&applied.outcomes)
                 .any(|(operation, outcome)| matches!((operation, outcome), (Op::Close, Outcome::Done)));
-            self.processes[process].has_row = !closed;
+            // The row of a session that has nothing in hand may go at any time.
+            let own = session(self.processes[process].session);
+            let holds = applied.ledger.claims.iter().any(|claim| claim.session == own);
+            self.processes[process].has_row = holds && !closed;
             if closed {
                 // A session that closed its row begins anew when it works again.
                 self.ended.insert(self.processes[process].session);

@@ -125,7 +125,8 @@ impl Crew {
         let core = Arc::clone(&source.core);
         self.claims.push(Box::pin(async move {
             core.shared.activity.touch(&*core.backend().clock);
-            let round = round(&core, share, &Parts::All).await;
+            // It comes again: what is young is left to a shard's owner.
+            let round = round(&core, share, &Parts::All, true).await;
             Came::Claimed { at, reserved: share, round }
         }));
     }

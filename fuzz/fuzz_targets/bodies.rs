@@ -2,7 +2,7 @@
 
 #[path = "../bodies.rs"]
 mod bodies;
-#[allow(dead_code, reason = "the answers are not for reading")]
+#[allow(dead_code, unused_imports, reason = "the answers are not for reading")]
 #[path = "../../cli/src/wire.rs"]
 mod wire;
 

@@ -131,7 +131,8 @@ async fn a_worker_that_fails_at_any_step_changes_nothing_of_it() {
                 world.fault(Rule::once(op, fault).on(step).times(3));
                 let (first, second) = (queue(&worker), world.queue(3).await);
                 let mut ran = Vec::new();
-                for _ in 0..12 {
+                // A delete that was refused is sent again after a minute.
+                for _ in 0..40 {
                     for queue in [&first, &second] {
                         let (claiming, finishing) = (queue.clone(), queue.clone());
                         if let Ok(jobs) = moving(&world, async move { claiming.claim(9).await }).await {

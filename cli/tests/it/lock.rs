@@ -242,6 +242,7 @@ fn a_lock_that_slept_past_its_lease_does_not_let_its_command_go_on() {
     let script = "trap 'echo told > told; exit 0' TERM; echo $$ > child; while :; do echo >> ticks; sleep 0.02; done";
     let lock = home.start(&["lock", "x", "--ttl", "4s", "--", "sh", "-c", script]);
     let child = read(&home.path("child"));
+    until("it listens", || is_listening(&lock));
     signal(&lock, "TSTP");
     until("both stand still", || is_stopped(&lock.id().to_string()) && is_stopped(&child));
     let ticks = fs::read(home.path("ticks")).unwrap();

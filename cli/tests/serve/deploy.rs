@@ -40,6 +40,7 @@ async fn every_metric_of_the_dashboard_and_the_alerts_is_scraped_or_described() 
     service.post("/v1/renew", json!({ "key": "key", "lease_id": lease.text("lease_id") })).await;
     service.release(&lease).await;
     service.post("/v1/sweep", json!({})).await;
+    service.get("/v1/queues/emails").await;
     let scraped = service.get("/metrics").await;
     let scraped = named(scraped.body.as_str().unwrap());
     let source = include_str!("../../../src/sweep/counters.rs");

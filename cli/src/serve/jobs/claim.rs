@@ -37,6 +37,9 @@ impl FromRequestParts<App> for WorkerId {
     }
 }
 
+/// Jobs that a renewal may name.
+const MOST_NAMED: usize = 10_000;
+
 /// Register a worker, which claims jobs under its id and keeps them by renewing.
 #[utoipa::path(post, path = "/v1/workers", operation_id = "register_worker", tag = "jobs", request_body = NewWorker,
     responses((status = 200, body = Worker, description = "It may claim now")))]
@@ -69,6 +72,9 @@ pub(in super::super) async fn renew(
     Batch(body, _room): Batch<RenewWorker>,
 ) -> Result<Json<Worker>, Problem> {
     let has = body.jobs.as_deref();
+    if has.unwrap_or_default().len() > MOST_NAMED {
+        return Err(Problem::invalid(format!("one renewal names at most {MOST_NAMED} jobs: leave `jobs` out")));
+    }
     if let Some(wrong) = has.unwrap_or_default().iter().find(|name| !is_uuid(&name.id)) {
         return Err(Problem::invalid(format!("{:?} is no job's id", wrong.id)));
     }

@@ -89,8 +89,7 @@ impl Victim {
     /// Whatever it holds is never given back.
     fn kill<T>(self, held: T) {
         // Waited for, so that its keeper cannot renew once more while the clock is moved.
-        let Self { runtime, .. } = self;
-        std::thread::spawn(move || runtime.shutdown_timeout(secs(10))).join().unwrap();
+        std::thread::spawn(move || self.runtime.shutdown_timeout(secs(10))).join().unwrap();
         std::mem::forget(held);
     }
 }

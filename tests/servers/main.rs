@@ -53,7 +53,7 @@ macro_rules! suite {
             queues: a_job_is_enqueued_claimed_and_finished,
                 what_failed_runs_again_and_what_is_dead_is_redriven,
                 what_is_due_later_runs_then_and_not_before,
-                the_jobs_of_a_dead_process_come_back_and_its_answer_is_stale,
+                the_jobs_of_a_dead_process_come_back_and_its_answer_is_not_accepted,
                 ten_thousand_jobs_are_each_run_once_by_two_processes,
                 nasty_names_of_queues_are_told_apart;
         }

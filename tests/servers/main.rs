@@ -17,6 +17,7 @@ mod listing;
 #[cfg(unix)]
 mod minio;
 mod proxied;
+mod queues;
 #[path = "../shared/said.rs"]
 mod said;
 mod sweeper;
@@ -49,6 +50,12 @@ macro_rules! suite {
             listing: two_thousand_keys_are_listed_in_pages_and_swept,
                 nasty_keys_are_told_apart,
                 keys_are_listed_in_one_order_whatever_the_store_thinks_of_slashes;
+            queues: a_job_is_enqueued_claimed_and_finished,
+                what_failed_runs_again_and_what_is_dead_is_redriven,
+                what_is_due_later_runs_then_and_not_before,
+                the_jobs_of_a_dead_process_come_back_and_its_answer_is_not_accepted,
+                ten_thousand_jobs_are_each_run_once_by_two_processes,
+                nasty_names_of_queues_are_told_apart;
         }
     };
     ($place:ident $attribute:tt $($room:ident: $($test:ident),+;)+) => {
